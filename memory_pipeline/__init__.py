@@ -1,0 +1,1 @@
+"""What the agent remembers: namespaces, store, recall, remembering, activity and index."""

@@ -1,0 +1,1 @@
+"""Ids, errors, canonical JSON, bounds and failpoints: values and rules without any I/O."""

@@ -1,0 +1,62 @@
+"""Canonical JSON text and the digests over it (decision 15, core 6).
+
+Keys sort by UTF-16 code units and strings are escaped as RFC 8785 says; numbers must be finite and integers keep all
+their digits. Floats are written in Python's shortest form: digests are promised within this project only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
+
+
+def _utf16_order(key: str) -> bytes:
+    return key.encode("utf-16-be", "surrogatepass")
+
+
+def _needs_utf16_order(value: Any) -> bool:
+    """Say whether any key holds a character outside the BMP: only there do code point and UTF-16 order differ."""
+    if isinstance(value, Mapping):
+        return any(not k.isascii() and any(c > "\uffff" for c in k) or _needs_utf16_order(v) for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return any(_needs_utf16_order(v) for v in value)
+    return False
+
+
+def _encode_utf16_sorted(value: Any) -> str:
+    if isinstance(value, Mapping):
+        keys = sorted(value, key=_utf16_order)
+        return "{" + ",".join(f"{_ENCODER.encode(k)}:{_encode_utf16_sorted(value[k])}" for k in keys) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_encode_utf16_sorted, value)) + "]"
+    return _ENCODER.encode(value)
+
+
+def canonical_json(value: Any) -> str:
+    """Return the one text of a JSON value. Raises ``ValueError`` or ``TypeError`` for what JSON cannot hold."""
+    return _encode_utf16_sorted(value) if _needs_utf16_order(value) else _ENCODER.encode(value)
+
+
+def digest_of(value: Any) -> str:
+    """Return the SHA-256 of the canonical text, in hex."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def record_digest(kind: str, text: str) -> bytes:
+    """Return the digest of one record: SHA-256 over its kind, a NUL and its canonical text."""
+    return hashlib.sha256(kind.encode() + b"\x00" + text.encode()).digest()
+
+
+def first_tail(session_id: str) -> bytes:
+    """Return the tail of an empty log."""
+    return hashlib.sha256(session_id.encode()).digest()
+
+
+def chain_tail(tail: bytes, seq: int, turn: int | None, digest: bytes) -> bytes:
+    """Return the tail after one more record; the database computes the same under the head's lock (core 6)."""
+    return hashlib.sha256(tail + struct.pack(">qi", seq, turn or 0) + digest).digest()

@@ -1,0 +1,88 @@
+"""Named points between two durable steps where a test may kill, stop or fail the process.
+
+A point does nothing unless a test armed it. Real worker processes read one variable, ``TURNKEEPER_FAILPOINTS``, and
+only under ``TURNKEEPER_ENV=test`` (decision 42); in-process tests pass a :class:`Failpoints` as a part.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from shared.domain.errors import ConfigError
+
+#: Every point, in the order a turn meets them. A test checks that each is reached by some fault test.
+POINTS: Final = (
+    "turn.claimed",
+    "turn.opened",
+    "turn.requested",
+    "turn.response-stored",
+    "turn.tool-started",
+    "turn.tool-done",
+    "turn.step-stored",
+    "turn.reply-ready",
+    "turn.ended",
+    "admission.committed",
+)
+
+ACTIONS: Final = ("kill", "stop", "raise")
+
+
+class FailpointError(Exception):
+    """Raised by a point armed with ``raise``."""
+
+
+Action = Callable[[], Awaitable[None]]
+
+
+class Failpoints:
+    """The armed points of a process. ``hit`` is called by product code; everything else is for tests."""
+
+    def __init__(self, actions: Mapping[str, Action] | None = None) -> None:
+        self._actions = dict(actions or {})
+        for name in self._actions:
+            _check_point(name)
+
+    async def hit(self, name: str) -> None:
+        """Run what a test armed under ``name``; free when nothing is armed."""
+        if self._actions and (action := self._actions.get(name)) is not None:
+            await action()
+
+    @classmethod
+    def parse(cls, text: str) -> Failpoints:
+        """Build points from ``name=action[@n],…``; action is kill, stop or raise, ``n`` the hit that fires (first = 1)."""
+        actions: dict[str, Action] = {}
+        for part in filter(None, (p.strip() for p in text.split(","))):
+            name, _, rest = part.partition("=")
+            action, _, count = rest.partition("@")
+            _check_point(name)
+            if action not in ACTIONS or (count and not count.isdigit()):
+                raise ConfigError(f"failpoint {part!r}: action must be one of {', '.join(ACTIONS)}", field=name)
+            actions[name] = _armed(name, action, int(count or 1))
+        return cls(actions)
+
+
+def _check_point(name: str) -> None:
+    if name not in POINTS:
+        raise ConfigError(f"unknown failpoint {name!r}", field="TURNKEEPER_FAILPOINTS", known=list(POINTS))
+
+
+def _armed(name: str, action: str, fire_at: int) -> Action:
+    hits = 0
+
+    async def run() -> None:
+        nonlocal hits
+        hits += 1
+        if hits != fire_at:
+            return
+        match action:
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case _:
+                raise FailpointError(name)
+
+    return run
