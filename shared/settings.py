@@ -54,7 +54,9 @@ class Settings(BaseSettings):
     port: int = Field(8000, ge=0, le=65_535)
     flower_port: int = Field(5555, ge=0, le=65_535)
     metrics_port: int = Field(0, ge=0, le=65_535, description="A worker's own metrics; 0 = off.")
-    loopback_owner: str = Field("", description="Owner of requests without a key on loopback; empty = keys only.")
+    loopback_owner: str = Field(
+        "", description="Owner of requests without a key on loopback; empty = keys only."
+    )
 
     # Database.
     prepared_statements: bool = Field(True, description="Off behind a pooler that cannot keep them.")
@@ -115,13 +117,17 @@ class Settings(BaseSettings):
         """The live feed's Redis: ``FEED_URL``, else the broker when that is one, else empty (no deltas)."""
         url = self.feed_url.get_secret_value()
         broker = self.broker_url.get_secret_value()
-        return url or (broker if broker.startswith(("redis://", "rediss://", "redis+socket://", "unix://")) else "")
+        return url or (
+            broker if broker.startswith(("redis://", "rediss://", "redis+socket://", "unix://")) else ""
+        )
 
 
 def load_settings(environ: Mapping[str, str] | None = None, **overrides: object) -> Settings:
     """Read the settings from ``environ`` (the process's by default); raise ``ConfigError`` that names the bad one."""
     env = os.environ if environ is None else environ
-    known = {f"{PREFIX}{name.upper()}" for name, f in Settings.model_fields.items() if f.validation_alias is None}
+    known = {
+        f"{PREFIX}{name.upper()}" for name, f in Settings.model_fields.items() if f.validation_alias is None
+    }
     for name in env:
         if name.startswith(PREFIX) and name not in known:
             raise ConfigError(f"unknown setting {name}", field=name)

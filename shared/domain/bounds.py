@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from shared.domain.errors import InputTooLarge, InvalidInput
@@ -15,7 +16,7 @@ BODY_MAX_BYTES = 1024 * 1024
 TURN_BODY_MAX_BYTES = 24 * 1024 * 1024
 RECORD_MAX_BYTES = 4 * 1024 * 1024
 COMMIT_MAX_BYTES = 16 * 1024 * 1024
-INTEGER_MAX_DIGITS = 1000
+INTEGER_MAX_BITS = 3_322
 
 _PRINTABLE_ASCII = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -40,7 +41,9 @@ def check_text(value: str, *, field: str, max_bytes: int = TEXT_MAX_BYTES) -> st
     if _SURROGATE.search(value):
         raise InvalidInput(f"{field} holds a lone surrogate", field=field, bound="well-formed Unicode")
     if len(value) * 4 > max_bytes and len(value.encode()) > max_bytes:
-        raise InputTooLarge(f"{field} is larger than {max_bytes} bytes", field=field, bound=f"<= {max_bytes} bytes")
+        raise InputTooLarge(
+            f"{field} is larger than {max_bytes} bytes", field=field, bound=f"<= {max_bytes} bytes"
+        )
     return value
 
 
@@ -50,28 +53,40 @@ def check_json(value: Any, *, field: str, max_depth: int = BODY_MAX_DEPTH) -> No
     while stack:
         item, where, depth = stack.pop()
         if depth > max_depth:
-            raise InvalidInput(f"{field} is nested deeper than {max_depth}", field=field, bound=f"depth <= {max_depth}")
+            raise InvalidInput(
+                f"{field} is nested deeper than {max_depth}", field=field, bound=f"depth <= {max_depth}"
+            )
         match item:
-            case str():
-                check_text(item, field=where, max_bytes=COMMIT_MAX_BYTES)
-            case bool() | None:
-                pass
-            case int():
-                if item.bit_length() > INTEGER_MAX_DIGITS * 3.33:
-                    raise InvalidInput(f"{where} has too many digits", field=where, bound=f"<= {INTEGER_MAX_DIGITS} digits")
-            case float():
-                if item != item or item in (float("inf"), float("-inf")):
-                    raise InvalidInput(f"{where} is not a finite number", field=where, bound="finite")
             case Mapping():
-                for key, inner in item.items():
-                    if not isinstance(key, str):
-                        raise InvalidInput(f"{where} has a key that is no string", field=where, bound="string keys")
-                    check_text(key, field=where)
-                    stack.append((inner, f"{where}/{key}", depth + 1))
-            case Sequence():
+                stack.extend(
+                    (inner, f"{where}/{_checked_key(key, where)}", depth + 1) for key, inner in item.items()
+                )
+            case list() | tuple():
                 stack.extend((inner, f"{where}/{n}", depth + 1) for n, inner in enumerate(item))
             case _:
-                raise InvalidInput(f"{where} is no JSON value", field=where, bound="JSON")
+                _check_scalar(item, where)
+
+
+def _checked_key(key: Any, where: str) -> str:
+    if not isinstance(key, str):
+        raise InvalidInput(f"{where} has a key that is no string", field=where, bound="string keys")
+    return check_text(key, field=where)
+
+
+def _check_scalar(item: Any, where: str) -> None:
+    match item:
+        case str():
+            check_text(item, field=where, max_bytes=COMMIT_MAX_BYTES)
+        case bool() | None:
+            pass
+        case int() if item.bit_length() > INTEGER_MAX_BITS:
+            raise InvalidInput(f"{where} has too many digits", field=where, bound=f"< 2**{INTEGER_MAX_BITS}")
+        case float() if not math.isfinite(item):
+            raise InvalidInput(f"{where} is not a finite number", field=where, bound="finite")
+        case int() | float():
+            pass
+        case _:
+            raise InvalidInput(f"{where} is no JSON value", field=where, bound="JSON")
 
 
 def clean_text(value: str) -> tuple[str, bool]:

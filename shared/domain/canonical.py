@@ -22,7 +22,10 @@ def _utf16_order(key: str) -> bytes:
 def _needs_utf16_order(value: Any) -> bool:
     """Say whether any key holds a character outside the BMP: only there do code point and UTF-16 order differ."""
     if isinstance(value, Mapping):
-        return any(not k.isascii() and any(c > "\uffff" for c in k) or _needs_utf16_order(v) for k, v in value.items())
+        return any(
+            (not k.isascii() and any(c > "\uffff" for c in k)) or _needs_utf16_order(v)
+            for k, v in value.items()
+        )
     if isinstance(value, list | tuple):
         return any(_needs_utf16_order(v) for v in value)
     return False

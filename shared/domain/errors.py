@@ -174,6 +174,13 @@ class RevisionConflict(Conflict):
     title = "Revision conflict"
 
 
+class CommitTooLate(Conflict):
+    """The store's clock had passed the commit's ``not_after``; nothing was stored (SES-14)."""
+
+    code = "session.late"
+    title = "Commit came too late"
+
+
 class RunIdReused(Conflict):
     code = "turn.run-reused"
     title = "Run id was used before"
@@ -193,6 +200,13 @@ class TurnClosed(FenceLost):
     title = "Turn is closed"
 
 
+class HomeInUse(Conflict):
+    """Another process runs on the same home folder; ``pid`` names it (OPS-01)."""
+
+    code = "home.in-use"
+    title = "Home folder is in use"
+
+
 class LeaseHeld(Conflict):
     """The lease is another holder's; ``expires_in_s`` says for how long at most."""
 
@@ -210,6 +224,13 @@ class StoreUnavailable(Unavailable):
     title = "Store unavailable"
 
 
+class ProcessFailed(Unavailable):
+    """A program that we start ended or did not become ready in time; the end of its log is in the message (OPS-01)."""
+
+    code = "process.failed"
+    title = "A started program failed"
+
+
 class StoreBusy(Unavailable):
     """A lock or a connection could not be had in time; nothing was stored (SES-29)."""
 
@@ -222,6 +243,13 @@ class Draining(Unavailable):
 
     code = "turn.refused"
     title = "Draining"
+
+
+class BrokerUnavailable(Unavailable):
+    """The broker did not take a wake within the publisher's bound (DST-05)."""
+
+    code = "broker.unavailable"
+    title = "Broker unavailable"
 
 
 class FeedUnavailable(Unavailable):
@@ -263,6 +291,13 @@ class QueueFull(Exhausted):
 
     code = "turn.queue-full"
     title = "Too many queued turns"
+
+
+class CallAbandoned(Exhausted):
+    """A blocking call of the host did not return in time; what it did is unknown, its thread is lost (DST-31)."""
+
+    code = "call.abandoned"
+    title = "Blocking call took too long"
 
 
 class TurnTimeout(Exhausted):

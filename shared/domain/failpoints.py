@@ -59,7 +59,9 @@ class Failpoints:
             action, _, count = rest.partition("@")
             _check_point(name)
             if action not in ACTIONS or (count and not count.isdigit()):
-                raise ConfigError(f"failpoint {part!r}: action must be one of {', '.join(ACTIONS)}", field=name)
+                raise ConfigError(
+                    f"failpoint {part!r}: action must be one of {', '.join(ACTIONS)}", field=name
+                )
             actions[name] = _armed(name, action, int(count or 1))
         return cls(actions)
 

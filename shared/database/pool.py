@@ -1,0 +1,174 @@
+"""How statements reach Postgres on hot paths: a bounded psycopg pool of autocommit connections.
+
+A rule that branches under a lock is one SQL function, so most units of work are one statement: one round trip and one
+commit. Where several statements belong together, BEGIN, the statements and COMMIT go out in one pipeline and are
+synced once. Nothing is set on the database session, so a transaction pooler may stand in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool
+
+from shared.database.counters import WorkCounters
+from shared.database.schema import require_compatible
+from shared.database.statements import Statement, load_statements
+from shared.database.translate import translated
+from shared.domain.errors import StoreUnavailable
+
+Row = dict[str, Any]
+Params = Mapping[str, Any]
+
+_SQL = load_statements(Path(__file__).with_name("queries.sql"))
+CONNECT_TIMEOUT_S = 5
+
+
+class Database:
+    """A pool of connections to one database. Owned by the process's root; ``open`` before use, ``close`` after.
+
+    Every call may raise ``StoreBusy`` (nothing was stored), ``StoreUnavailable`` (for a write: the outcome is
+    unknown) or ``StoreDefect``. Each new connection checks that the schema's range holds this code (core 11).
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        connections: int,
+        wait_s: float = 2.0,
+        prepared: bool = True,
+        counters: WorkCounters | None = None,
+        name: str = "turnkeeper",
+    ) -> None:
+        self.counters = counters if counters is not None else WorkCounters()
+        self._url = url
+        self._prepared = prepared
+        self._wait_s = wait_s
+        self._pool: AsyncConnectionPool[AsyncConnection[Row]] = AsyncConnectionPool(
+            url,
+            min_size=min(2, connections),
+            max_size=connections,
+            timeout=wait_s,
+            open=False,
+            name=name,
+            configure=self._configure,
+            kwargs={
+                "autocommit": True,
+                "row_factory": dict_row,
+                "connect_timeout": CONNECT_TIMEOUT_S,
+                "application_name": name,
+            },
+        )
+
+    async def open(self, *, wait_s: float = 10.0) -> None:
+        """Connect. Raises ``SchemaOutOfRange`` before any write, ``StoreUnavailable`` after ``wait_s`` seconds."""
+        with translated("connect"):
+            probe = await self._connect_once(wait_s)
+        await probe.close()
+        with translated("connect"):
+            await self._pool.open(wait=True, timeout=wait_s)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._pool.close()
+
+    async def call(
+        self, unit: str, statement: Statement, params: Params, *, repeatable: bool = False
+    ) -> list[Row]:
+        """Send one statement, its own transaction, and return its rows.
+
+        ``repeatable`` says that sending it again is safe (it is a read, or carries its own identity): a connection that
+        turns out dead is then replaced and the statement sent once more.
+        """
+        try:
+            return await self._call_once(unit, statement, params)
+        except StoreUnavailable:
+            if not repeatable:
+                raise
+            with translated(statement.name):
+                await self._pool.check()
+            return await self._call_once(unit, statement, params)
+
+    async def _call_once(self, unit: str, statement: Statement, params: Params) -> list[Row]:
+        with translated(statement.name):
+            async with self._pool.connection() as connection:
+                cursor = await connection.execute(statement.text, params)
+                rows = await cursor.fetchall() if cursor.description else []
+        self.counters.add(unit, statements=1, round_trips=1, commits=1, rows=len(rows))
+        return rows
+
+    async def transact(self, unit: str, steps: Sequence[tuple[Statement, Params]]) -> list[list[Row]]:
+        """Send BEGIN, the statements and COMMIT in one pipeline, synced once; return each statement's rows."""
+        names = "+".join(s.name for s, _ in steps)
+        with translated(names):
+            async with self._pool.connection() as connection:
+                try:
+                    async with connection.pipeline():
+                        await connection.execute("BEGIN")
+                        cursors = [await connection.execute(s.text, p) for s, p in steps]
+                        await connection.execute("COMMIT")
+                    answers = [await c.fetchall() if c.description else [] for c in cursors]
+                except psycopg.Error:
+                    await _roll_back(connection)
+                    raise
+        self.counters.add(
+            unit,
+            statements=len(steps) + 2,
+            round_trips=1,
+            commits=1,
+            rows=sum(map(len, answers)),
+        )
+        return answers
+
+    @asynccontextmanager
+    async def connection(self, unit: str) -> AsyncIterator[AsyncConnection[Row]]:
+        """Lend a connection to a cold path (a read in pages, a test); what it sends is not counted."""
+        with translated(unit):
+            async with self._pool.connection() as connection:
+                yield connection
+
+    async def _configure(self, connection: AsyncConnection[Row]) -> None:
+        connection.prepare_threshold = 2 if self._prepared else None
+        cursor = await connection.execute(_SQL["read_version"].text)
+        row = await cursor.fetchone()
+        require_compatible(row)
+
+    async def _connect_once(self, wait_s: float) -> AsyncConnection[Row]:
+        """Connect once outside the pool: the pool would retry a schema mismatch for ever and hide its error."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_s
+        delay = 0.05
+        while True:
+            try:
+                connection: AsyncConnection[Row] = await AsyncConnection.connect(
+                    self._url,
+                    autocommit=True,
+                    row_factory=dict_row,
+                    connect_timeout=CONNECT_TIMEOUT_S,
+                )
+            except psycopg.OperationalError:
+                if loop.time() + delay > deadline:
+                    raise
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, 1.0)
+                continue
+            try:
+                await self._configure(connection)
+            except BaseException:
+                await connection.close()
+                raise
+            return connection
+
+
+async def _roll_back(connection: AsyncConnection[Row]) -> None:
+    """Leave no transaction behind; a connection that cannot even roll back is thrown away by the pool."""
+    if not connection.closed:
+        await connection.rollback()

@@ -1,0 +1,110 @@
+"""The session log's port: heads, reading, and commits outside a turn. Commits of a turn are the turn queue's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from shared.domain.ids import OwnerId, SessionId
+from shared.sessions.records import Draft, Head, Record
+
+READ_MAX_RECORDS = 1_000
+LIST_MAX_SESSIONS = 200
+TITLE_CHARS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """A session to create. ``key`` makes the creation idempotent per owner; ``meta`` is part of what it is."""
+
+    id: SessionId
+    owner: OwnerId
+    key: str | None = None
+    title: str | None = None
+    meta: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The answer of ``create``; ``duplicate`` when the key had made this session before."""
+
+    session_id: SessionId
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The answer of ``commit``: the head after it, and the store's clock when it was judged."""
+
+    seq: int
+    revision: int
+    now: datetime
+
+
+class SessionLog(Protocol):
+    """Stores sessions. Another owner's session reads as absent in every operation (SES-35).
+
+    All may raise ``StoreBusy`` (nothing stored) and ``StoreUnavailable`` (a write's outcome is unknown).
+    """
+
+    async def create(self, new: NewSession) -> Created:
+        """Create a session and its owner's row in one transaction.
+
+        The same owner and key again answer the first session; with another ``meta`` or title ``SessionExists``. A
+        repeat with the same id after a lost answer is a duplicate too.
+        """
+        ...
+
+    async def head(self, session_id: SessionId, owner: OwnerId) -> Head:
+        """Read the head; raises ``SessionMissing``. Takes no lock and runs nothing."""
+        ...
+
+    async def list(
+        self, owner: OwnerId, *, limit: int = 50, before: tuple[datetime, SessionId] | None = None
+    ) -> Sequence[Head]:
+        """Read an owner's sessions, last active first; ``before`` is the last page's (active time, id) (SES-10)."""
+        ...
+
+    async def read(
+        self,
+        session_id: SessionId,
+        *,
+        after: int = 0,
+        limit: int = READ_MAX_RECORDS,
+        kinds: Sequence[str] | None = None,
+        turn: int | None = None,
+    ) -> Sequence[Record]:
+        """Read records with ``seq > after`` in order, at most ``limit``; optionally of some kinds or one turn (SES-11).
+
+        The caller has established that the owner may read this session. A missing session reads as empty.
+        """
+        ...
+
+    async def commit(
+        self,
+        session_id: SessionId,
+        owner: OwnerId,
+        drafts: Sequence[Draft],
+        *,
+        commit_id: str | None = None,
+        expect: int | None = None,
+        not_after: datetime | None = None,
+        state: Mapping[str, Any] | None = None,
+    ) -> Committed:
+        """Append records outside a turn, all or nothing.
+
+        With ``expect`` only while the revision is that one (``RevisionConflict``); with ``not_after`` only while the
+        store's clock has not passed it, judged after the head's lock was had (``CommitTooLate``). A repeated ``commit_id`` answers the first result, and with other content ``KeyConflict``.
+        Framework kinds are refused (``ReservedKind``), nothing of that call is stored.
+        """
+        ...
+
+    async def remove(self, session_id: SessionId, owner: OwnerId) -> Sequence[SessionId]:
+        """Remove a session with its children and all they own; return the removed ids, empty when there was none."""
+        ...
+
+    async def seqs(self, session_ids: Sequence[SessionId]) -> Mapping[SessionId, int]:
+        """Read the current seq of many sessions in one statement; absent ones are left out (core 10)."""
+        ...

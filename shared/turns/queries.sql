@@ -1,0 +1,101 @@
+-- Statements of the turn queue. Rules that branch under a lock are functions of migration 0001.
+
+-- name: admit
+SELECT result, turn_id, run_id, turn_position, status, after_seq, detail FROM turn_admit_v1(
+  %(id)s, %(session)s, %(owner)s, %(key)s, %(print)s, %(run)s, %(message)s, %(command)s, %(meta)s, %(agent)s,
+  %(revision)s, %(on_busy)s, %(on_worker_loss)s, %(priority)s::int, %(deadline)s::timestamptz, %(max_duration_s)s::real,
+  %(session_max)s::int, %(owner_max)s::int, %(attempts_max)s::int)
+
+-- name: claim
+SELECT * FROM turn_claim_v1(
+  %(worker)s, %(pool)s, %(revisions)s::text[], %(places)s::int, %(lease_s)s::real, %(cursor)s, %(hints)s::uuid[],
+  %(takeovers)s, %(suspects)s::int, %(attempts_max)s::int, %(running_max)s::int)
+
+-- name: open
+SELECT result, number, seq FROM turn_open_v1(%(id)s, %(session)s, %(epoch)s::bigint, %(token)s, %(commit)s, %(title)s,
+  %(kinds)s::text[], %(texts)s::text[], %(digests)s::bytea[])
+
+-- name: append
+SELECT result, seq FROM turn_append_v1(%(id)s, %(session)s, %(epoch)s::bigint, %(token)s, %(commit)s, %(stepped)s,
+  %(kinds)s::text[], %(texts)s::text[], %(digests)s::bytea[], %(calls)s::jsonb)
+
+-- name: end_turn
+SELECT result, seq, promoted FROM turn_end_v1(%(id)s, %(session)s, %(epoch)s::bigint, %(token)s, %(commit)s,
+  %(kinds)s::text[], %(texts)s::text[], %(digests)s::bytea[], %(calls)s::jsonb, %(outcome)s, %(code)s, %(failure)s, %(usage)s)
+
+-- name: cancel
+SELECT result, status, outcome, code, holder, session_id, after_seq
+  FROM turn_cancel_v1(%(id)s, %(owner)s, %(attempts_max)s::int)
+
+-- name: release
+SELECT turn_release_v1(%(id)s, %(epoch)s::bigint, %(token)s, %(due_in_s)s::real) AS released
+
+-- name: renew
+SELECT turn_id, result FROM turn_renew_v1(%(ids)s::uuid[], %(tokens)s::uuid[], %(lease_s)s::real)
+
+-- name: watch
+SELECT turn_id, result, epoch, token FROM turn_watch_v1(%(worker)s, %(ids)s::uuid[], %(tokens)s::uuid[])
+
+-- name: find_dead
+SELECT id FROM turns
+  WHERE status = 'running' AND expires_at < clock_timestamp() AND turn_is_dead_v1(turns, clock_timestamp(), %(attempts_max)s::int)
+  ORDER BY expires_at LIMIT %(limit)s
+
+-- name: reap
+SELECT result, session_id, owner FROM turn_reap_v1(%(id)s, %(attempts_max)s::int)
+
+-- name: find_late
+SELECT id FROM turns WHERE deadline < clock_timestamp() AND status IN ('queued', 'ready') AND number IS NULL
+  ORDER BY deadline LIMIT %(limit)s
+
+-- name: expire
+SELECT session_id, owner FROM turn_expire_v1(%(id)s)
+
+-- name: get
+SELECT t.id, t.session_id, t.owner, t.run_id, t.position, t.number, t.origin, t.status, t.outcome, t.code,
+       t.last_failure, t.agent, t.agent_revision, t.priority, t.attempts, t.epoch, t.usage, t.key, t.admitted_at,
+       t.opened_at, t.ended_at, t.deadline, s.open_turn = t.id AS is_open,
+       s.open_turn = t.id AND (t.status <> 'running' OR t.expires_at < clock_timestamp()) AS unheld,
+       t.on_worker_loss, clock_timestamp() AS now
+  FROM turns t JOIN sessions s ON s.id = t.session_id WHERE t.id = %(id)s AND t.owner = %(owner)s
+
+-- name: calls
+SELECT invocation_id, step, ordinal, name, argument_digest, token, state, result FROM tool_calls
+  WHERE session_id = %(session)s AND turn_id = %(id)s ORDER BY step, ordinal
+
+-- name: seen
+INSERT INTO workers (id, host, pid, queues, revisions, capacity, held, version, draining)
+  VALUES (%(id)s, %(host)s, %(pid)s, %(queues)s::text[], %(revisions)s::text[], %(capacity)s, %(held)s, %(version)s, %(draining)s)
+  ON CONFLICT (id) DO UPDATE SET capacity = excluded.capacity, held = excluded.held, draining = excluded.draining,
+    last_seen = clock_timestamp()
+
+-- name: gone
+DELETE FROM workers WHERE id = %(id)s
+
+-- name: workers
+SELECT id, host, pid, queues, revisions, capacity, held, version, draining, started_at,
+       extract(epoch FROM clock_timestamp() - last_seen)::double precision AS silent_s
+  FROM workers ORDER BY id LIMIT 1000
+
+-- name: backlog
+-- Every count is bounded, so that its cost follows what is asked, not what is owed.
+SELECT (SELECT count(*) FROM (SELECT 1 FROM turns WHERE pool = %(pool)s AND status = 'ready' LIMIT 10000) x) AS ready,
+       (SELECT count(*) FROM (SELECT 1 FROM turns WHERE status = 'queued' LIMIT 10000) x) AS queued,
+       (SELECT count(*) FROM (SELECT 1 FROM turns WHERE status = 'running' LIMIT 10000) x) AS running,
+       coalesce(greatest(0, (SELECT extract(epoch FROM clock_timestamp() - min(due_at)) FROM turns
+                              WHERE pool = %(pool)s AND status = 'ready')), 0)::double precision AS oldest_due_s
+
+-- name: unserved
+-- Ready rows by revision, found by a loose scan; the caller drops the served ones.
+WITH RECURSIVE r (revision) AS (
+  (SELECT agent_revision FROM turns WHERE status = 'ready' AND pool = %(pool)s ORDER BY agent_revision LIMIT 1)
+  UNION ALL
+  SELECT (SELECT agent_revision FROM turns WHERE status = 'ready' AND pool = %(pool)s AND agent_revision > r.revision
+            ORDER BY agent_revision LIMIT 1) FROM r WHERE r.revision IS NOT NULL)
+SELECT revision, (SELECT count(*) FROM (SELECT 1 FROM turns WHERE status = 'ready' AND pool = %(pool)s
+                    AND agent_revision = r.revision LIMIT 10000) x) AS ready
+  FROM r WHERE revision IS NOT NULL LIMIT 100
+
+-- name: overdue
+SELECT EXISTS (SELECT 1 FROM turns WHERE pool = %(pool)s AND status = 'ready'
+                 AND due_at < clock_timestamp() - make_interval(secs => %(older_s)s)) AS overdue

@@ -1,0 +1,360 @@
+"""The turn queue's port and its values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from shared.domain.ids import OwnerId, RunId, SessionId, TurnId, WorkerId
+from shared.leases.fence import Fence
+from shared.sessions.records import Draft
+
+OnBusy = Literal["reject", "enqueue"]
+OnWorkerLoss = Literal["continue", "interrupt"]
+Status = Literal["queued", "ready", "running", "waiting", "ended", "cancelled", "refused", "expired"]
+Outcome = Literal["completed", "partial", "failed", "cancelled", "interrupted"]
+CallState = Literal["planned", "started", "done", "failed", "unknown"]
+
+FINISHED: frozenset[str] = frozenset({"ended", "cancelled", "refused", "expired"})
+PRIORITIES: Mapping[str, int] = {"interactive": 0, "normal": 1, "background": 2}
+ALIVE_LOSSES_FREE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A turn to admit. ``turn_id`` and ``run_id`` are minted before the first try and kept over retries."""
+
+    turn_id: TurnId
+    run_id: RunId
+    session_id: SessionId
+    owner: OwnerId
+    message: Mapping[str, Any]
+    key: str | None = None
+    command: Mapping[str, Any] | None = None
+    meta: Mapping[str, Any] | None = None
+    agent: str = ""
+    agent_revision: str = "1"
+    on_busy: OnBusy = "enqueue"
+    on_worker_loss: OnWorkerLoss = "continue"
+    priority: int = 1
+    deadline: datetime | None = None
+    max_duration_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionLimits:
+    """Bounds that an admission is judged by; an owner's own row wins over ``queued_per_owner``."""
+
+    queued_per_session: int = 100
+    queued_per_owner: int = 1_000
+    attempts_max: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The proof of an admission. ``after`` is the cursor from which its records can be followed."""
+
+    turn_id: TurnId
+    run_id: RunId
+    session_id: SessionId
+    position: int
+    status: Status
+    after: int
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """What a process asks for. ``cursor`` is its own place in the rotation of owners, from its last claim."""
+
+    worker: WorkerId
+    places: int
+    revisions: Sequence[str] = ("1",)
+    lease_s: float = 15.0
+    cursor: str = ""
+    hints: Sequence[TurnId] = ()
+    takeovers: bool = True
+    suspects_left: int = 8
+    attempts_max: int = 3
+    running_per_owner: int = 256
+    pool: str = "turns"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A turn that this process owns until its lease passes, with all that is needed to open it."""
+
+    turn_id: TurnId
+    session_id: SessionId
+    owner: OwnerId
+    fence: Fence
+    number: int | None
+    origin: str
+    run_id: RunId
+    key: str | None
+    message: Mapping[str, Any] | None
+    command: Mapping[str, Any] | None
+    meta: Mapping[str, Any] | None
+    agent: str
+    agent_revision: str
+    on_worker_loss: OnWorkerLoss
+    attempts: int
+    suspect: bool
+    lost: bool
+    max_duration_s: float | None
+    open_for_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The answer of ``open``: ``opened`` wrote the drafts; ``adopted`` and ``took-over`` wrote nothing."""
+
+    result: Literal["opened", "adopted", "took-over"]
+    number: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallEntry:
+    """A line of the tool ledger as it shall stand after a commit."""
+
+    invocation_id: str
+    step: int
+    ordinal: int
+    name: str
+    argument_digest: str
+    token: str
+    state: CallState
+    result: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The answer of ``end``: the log's seq and the turn that became ready, if one waited."""
+
+    seq: int
+    promoted: TurnId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a turn ends: outcome, code and message of the failure (cut to 500 characters), usage totals."""
+
+    outcome: Outcome
+    code: str | None = None
+    failure: str | None = None
+    usage: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The answer of ``cancel``. ``took_effect`` is False when the turn had finished, replied, or was dead already."""
+
+    took_effect: bool
+    reason: str
+    status: Status
+    outcome: Outcome | None
+    code: str | None
+    holder: WorkerId | None
+    session_id: SessionId
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """The answer of ``renew``, by turn: renewed, skipped (locked just now: try again at once), or lost."""
+
+    renewed: frozenset[TurnId]
+    skipped: frozenset[TurnId]
+    lost: frozenset[TurnId]
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What a process must hear of: turns it no longer holds (and why), and fences it owns without knowing."""
+
+    lost: Mapping[TurnId, str]
+    orphans: Mapping[TurnId, Fence]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnView:
+    """A turn as anyone may see it."""
+
+    turn_id: TurnId
+    session_id: SessionId
+    owner: OwnerId
+    run_id: RunId
+    position: int
+    number: int | None
+    origin: str
+    status: Status
+    outcome: Outcome | None
+    code: str | None
+    failure: str | None
+    agent: str
+    agent_revision: str
+    priority: int
+    attempts: int
+    epoch: int
+    recovering: bool
+    is_open: bool
+    usage: Mapping[str, int]
+    key: str | None
+    admitted_at: datetime
+    opened_at: datetime | None
+    ended_at: datetime | None
+    deadline: datetime | None
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSeen:
+    """What a worker process writes of itself every few seconds, also when idle."""
+
+    worker: WorkerId
+    host: str
+    pid: int
+    queues: Sequence[str]
+    revisions: Sequence[str]
+    capacity: int
+    held: int
+    version: str
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What a pool owes: ready and due rows, queued rows behind them, running rows, the oldest due one's age."""
+
+    ready: int
+    queued: int
+    running: int
+    oldest_due_s: float
+    unserved: Mapping[str, int] = field(default_factory=dict)
+
+
+class TurnQueue(Protocol):
+    """Stores turns and judges every move of theirs in one transaction each (docs/core.md 1 to 8).
+
+    All may raise ``StoreBusy`` (nothing stored) and ``StoreUnavailable`` (a write's outcome is unknown: repeat it with
+    the same ids). Writes of a holder raise ``TurnClosed`` with its reason when someone else closed the turn, and
+    ``FenceLost`` when the lease passed or another worker owns it; nothing of such a write is stored.
+    """
+
+    async def admit(self, admission: Admission, limits: AdmissionLimits) -> Receipt:
+        """Admit a turn: lock the head, then judge key, busy, bounds, and insert the row with the next position.
+
+        Only a session's first unfinished row is ready. Raises ``SessionMissing``, ``KeyConflict``, ``RunIdReused``,
+        ``SessionBusy`` (``on_busy="reject"`` beside any unfinished row), ``QueueFull``. The same key and content, or the
+        same ``turn_id`` after a lost answer, answer the first receipt. A dead turn of the session is reaped first.
+        """
+        ...
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Claim]:
+        """Claim up to ``places`` turns: lost rows first, then ready and due ones in fair order over the owners.
+
+        A claim raises the epoch by one and draws a new token. Rows past their lease are taken by the store's clock
+        only. Takes no row of an unserved revision, none of an owner at its cap, and at most ``suspects_left`` lost rows.
+        A hint brings its owner to the front of this claim, not its row before the owner's earlier ones.
+        """
+        ...
+
+    async def open(
+        self, claim: Claim, commit_id: str, drafts: Sequence[Draft], *, title: str | None = None
+    ) -> Opened:
+        """Open a claimed turn with its first records, or take over the open one it already is.
+
+        ``took-over`` moves the head's fence to this claim; ``adopted`` says this very claim had opened it (its answer was
+        lost). Raises ``TurnClosed`` for a turn that was cancelled or expired meanwhile, ``SessionBusy`` when another turn
+        is open (the row waits, uncounted).
+        """
+        ...
+
+    async def append(
+        self,
+        claim: Claim,
+        commit_id: str,
+        drafts: Sequence[Draft],
+        *,
+        stepped: bool = False,
+        calls: Sequence[CallEntry] = (),
+    ) -> int:
+        """Append the holder's records and ledger lines; return the log's seq. A repeated ``commit_id`` answers the first.
+
+        ``stepped`` marks a whole step: it resets the turn's attempts and suspicion.
+        """
+        ...
+
+    async def end(
+        self,
+        claim: Claim,
+        commit_id: str,
+        drafts: Sequence[Draft],
+        ending: Ending,
+        *,
+        calls: Sequence[CallEntry] = (),
+    ) -> Ended:
+        """Append the closing records, end the row, free the session and promote the next turn, in one transaction.
+
+        A repeat with the same ``commit_id`` answers its first result, also after the fence is gone and later turns opened.
+        """
+        ...
+
+    async def cancel(self, turn_id: TurnId, owner: OwnerId) -> Cancelled:
+        """End a turn as cancelled, durably, whoever holds it. Raises ``TurnMissing``.
+
+        A stored reply wins: the turn ends with its outcome. A dead turn is reaped as interrupted instead. Neither takes
+        effect as a cancel.
+        """
+        ...
+
+    async def release(self, claim: Claim, *, due_in_s: float = 0.0) -> bool:
+        """Give a claimed turn back, uncounted, due after ``due_in_s``; False when it was no longer ours."""
+        ...
+
+    async def renew(self, fences: Mapping[TurnId, Fence], lease_s: float) -> Renewal:
+        """Extend all leases a process holds, in one statement. A renewal after the lease passed is ``lost``."""
+        ...
+
+    async def watch(self, worker: WorkerId, fences: Mapping[TurnId, Fence]) -> Watched:
+        """Tell a process which of its turns were cancelled or lost and which it owns without knowing (a lost answer)."""
+        ...
+
+    async def reap(self, *, limit: int = 50) -> Sequence[TurnView]:
+        """End or free rows that nobody may continue; skips sessions that are busy just now. Returns what it touched."""
+        ...
+
+    async def expire(self, *, limit: int = 50) -> int:
+        """End unopened rows whose deadline passed; returns how many."""
+        ...
+
+    async def get(self, turn_id: TurnId, owner: OwnerId) -> TurnView:
+        """Read a turn; raises ``TurnMissing``. Takes no lock."""
+        ...
+
+    async def calls(self, session_id: SessionId, turn_id: TurnId) -> Sequence[CallEntry]:
+        """Read a turn's ledger, by step and ordinal."""
+        ...
+
+    async def seen(self, worker: WorkerSeen) -> None:
+        """Write that a worker process is there (every few seconds, also when idle)."""
+        ...
+
+    async def gone(self, worker: WorkerId) -> None:
+        """Forget a worker process that stops in order."""
+        ...
+
+    async def workers(self) -> Sequence[Mapping[str, Any]]:
+        """Read all worker rows with their silence in seconds."""
+        ...
+
+    async def backlog(self, pool: str, revisions: Sequence[str] = ()) -> Backlog:
+        """Count what a pool owes. Each count stops at 10,000."""
+        ...
+
+    async def has_overdue(self, pool: str, older_than_s: float) -> bool:
+        """Say whether the pool has a due row older than this (the sweep rings its queue then)."""
+        ...
