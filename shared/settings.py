@@ -1,45 +1,60 @@
 """Settings: the only place that reads the environment (OPS-07).
 
 Standard names where a standard has one (``DATABASE_URL``, ``CELERY_BROKER_URL``, ``FEED_URL``, ``OPENAI_*``), else
-``TURNKEEPER_*``. An unknown ``TURNKEEPER_*`` variable or an invalid value is an error at start that names it. Durations
-are seconds unless the name says otherwise.
+``TURNKEEPER_*``. A ``.env`` file of the working directory lies under the process's environment. An unknown
+``TURNKEEPER_*`` variable or an invalid value is an error at start that names it; an empty one counts as not set.
+Durations are seconds unless the name says otherwise.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from pathlib import Path
+from typing import Annotated, Final, Literal
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from dotenv import dotenv_values
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 
 from shared.domain.errors import ConfigError
 from shared.domain.failpoints import Failpoints
 
 PREFIX = "TURNKEEPER_"
 DEFAULT_APP = "shared.assistant:app"
+ENV_FILE = ".env"
+DEFAULT_OPENAI_BASE_URL = "https://api.openai.com/v1"
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
-def _standard(name: str) -> AliasChoices:
-    return AliasChoices(name)
+#: Fields whose variable is a name that others use too; every other one is ``TURNKEEPER_`` and the field.
+STANDARD_NAMES: Final = {
+    "database_url": "DATABASE_URL",
+    "broker_url": "CELERY_BROKER_URL",
+    "feed_url": "FEED_URL",
+    "openai_api_key": "OPENAI_API_KEY",
+    "openai_base_url": "OPENAI_BASE_URL",
+}
 
 
-class Settings(BaseSettings):
-    """Everything a process can be told from outside; immutable once read."""
+def variable_of(field: str) -> str:
+    """Return the name of the variable that sets this field."""
+    return STANDARD_NAMES.get(field, f"{PREFIX}{field.upper()}")
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_file=None, extra="ignore", frozen=True, populate_by_name=True
+
+class Settings(BaseModel):
+    """Everything a process can be told from outside; immutable once read. Made by :func:`load_settings`."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True, protected_namespaces=()
     )
 
     # Where things are.
-    database_url: SecretStr = Field(SecretStr(""), validation_alias=_standard("DATABASE_URL"))
-    broker_url: SecretStr = Field(SecretStr(""), validation_alias=_standard("CELERY_BROKER_URL"))
-    feed_url: SecretStr = Field(SecretStr(""), validation_alias=_standard("FEED_URL"))
-    openai_api_key: SecretStr = Field(SecretStr(""), validation_alias=_standard("OPENAI_API_KEY"))
-    openai_base_url: str = Field("", validation_alias=_standard("OPENAI_BASE_URL"))
+    database_url: SecretStr = SecretStr("")
+    broker_url: SecretStr = SecretStr("")
+    feed_url: SecretStr = SecretStr("")
+    openai_api_key: SecretStr = SecretStr("")
+    openai_base_url: str = ""
 
     # Who we are.
     env: Literal["dev", "test", "production"] = "production"
@@ -74,7 +89,9 @@ class Settings(BaseSettings):
     queued_turns_per_session: int = Field(100, ge=1, le=100_000)
     queued_turns_per_owner: int = Field(1_000, ge=1, le=1_000_000)
     running_turns_per_owner: int = Field(256, ge=1, le=100_000)
-    revisions: str = Field("1", description="Agent revisions that a worker serves, comma-separated.")
+    revisions: str = Field(
+        "", description="Agent revisions a worker serves, comma-separated; empty = all of its app."
+    )
     executor_threads: int = Field(16, ge=1, le=512)
     lost_threads_max: int = Field(8, ge=1, le=512)
 
@@ -97,15 +114,21 @@ class Settings(BaseSettings):
     model_timeout_s: Seconds = 120.0
     model_retries: int = Field(4, ge=0, le=20)
 
-    @model_validator(mode="after")
-    def _judge(self) -> Self:
-        if self.turn_renew_s > self.turn_lease_s / 3 + 1e-9:
-            raise ValueError("turn_renew_s must be at most a third of turn_lease_s")
-        if self.failpoints and self.env != "test":
-            raise ValueError("failpoints are read only when TURNKEEPER_ENV=test")
-        if self.failpoints:
-            Failpoints.parse(self.failpoints)
-        return self
+    @field_validator("turn_renew_s")
+    @classmethod
+    def _renew_in_time(cls, value: float, info: ValidationInfo) -> float:
+        lease_s = info.data.get("turn_lease_s")
+        if lease_s is not None and value > lease_s / 3 + 1e-9:
+            raise ValueError(f"must be at most a third of {variable_of('turn_lease_s')} ({lease_s:g} s)")
+        return value
+
+    @field_validator("failpoints")
+    @classmethod
+    def _only_in_tests(cls, value: str, info: ValidationInfo) -> str:
+        if value and info.data.get("env") != "test":
+            raise ValueError(f"is read only when {variable_of('env')}=test")
+        Failpoints.parse(value)
+        return value
 
     @property
     def served_revisions(self) -> tuple[str, ...]:
@@ -123,24 +146,29 @@ class Settings(BaseSettings):
 
 
 def load_settings(environ: Mapping[str, str] | None = None, **overrides: object) -> Settings:
-    """Read the settings from ``environ`` (the process's by default); raise ``ConfigError`` that names the bad one."""
-    env = os.environ if environ is None else environ
-    known = {
-        f"{PREFIX}{name.upper()}" for name, f in Settings.model_fields.items() if f.validation_alias is None
-    }
+    """Read the settings; raise ``ConfigError`` whose ``field`` is the variable that is wrong.
+
+    ``environ`` is all that is looked at; by default it is the process's environment over the ``.env`` file of the working
+    directory. ``overrides`` are fields, and win.
+    """
+    env = {**_read_env_file(Path(ENV_FILE)), **os.environ} if environ is None else environ
+    variables = {variable_of(field): field for field in Settings.model_fields}
     for name in env:
-        if name.startswith(PREFIX) and name not in known:
+        if name.startswith(PREFIX) and name not in variables:
             raise ConfigError(f"unknown setting {name}", field=name)
-    values: dict[str, object] = {}
-    for field, info in Settings.model_fields.items():
-        alias = info.validation_alias
-        name = str(alias.choices[0]) if isinstance(alias, AliasChoices) else f"{PREFIX}{field.upper()}"
-        if name in env and env[name] != "":
-            values[field] = env[name]
-    values.update(overrides)
+    given: dict[str, object] = {field: env[name] for name, field in variables.items() if env.get(name)}
     try:
-        return Settings.model_validate(values)
+        return Settings.model_validate(given | overrides)
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "settings"
-        raise ConfigError(f"setting {where}: {first['msg']}", field=where) from error
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        name = variable_of(str(first["loc"][0]))
+        raise ConfigError(f"setting {name}: {first['msg']}", field=name) from error
+
+
+def _read_env_file(path: Path) -> dict[str, str]:
+    """Return what a ``.env`` file sets, as written (nothing is expanded); nothing when there is no such file."""
+    try:
+        found = dotenv_values(path, interpolate=False, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {type(error).__name__}", field=str(path)) from error
+    return {name: value for name, value in found.items() if value is not None}

@@ -88,22 +88,32 @@ class Database:
         ``repeatable`` says that sending it again is safe (it is a read, or carries its own identity): a connection that
         turns out dead is then replaced and the statement sent once more.
         """
+        return await self._call(unit, statement, params, commits=1, repeatable=repeatable)
+
+    async def read(self, unit: str, statement: Statement, params: Params) -> list[Row]:
+        """Send one statement that writes nothing and return its rows; like a repeatable ``call``, but no commit."""
+        return await self._call(unit, statement, params, commits=0, repeatable=True)
+
+    async def _call(
+        self, unit: str, statement: Statement, params: Params, *, commits: int, repeatable: bool
+    ) -> list[Row]:
         try:
-            return await self._call_once(unit, statement, params)
+            rows = await self._send(statement, params)
         except StoreUnavailable:
             if not repeatable:
                 raise
+            # A restart leaves a pool of dead connections: replace them all, then try once more.
             with translated(statement.name):
                 await self._pool.check()
-            return await self._call_once(unit, statement, params)
+            rows = await self._send(statement, params)
+        self.counters.add(unit, statements=1, round_trips=1, commits=commits, rows=len(rows))
+        return rows
 
-    async def _call_once(self, unit: str, statement: Statement, params: Params) -> list[Row]:
+    async def _send(self, statement: Statement, params: Params) -> list[Row]:
         with translated(statement.name):
             async with self._pool.connection() as connection:
                 cursor = await connection.execute(statement.text, params)
-                rows = await cursor.fetchall() if cursor.description else []
-        self.counters.add(unit, statements=1, round_trips=1, commits=1, rows=len(rows))
-        return rows
+                return await cursor.fetchall() if cursor.description else []
 
     async def transact(self, unit: str, steps: Sequence[tuple[Statement, Params]]) -> list[list[Row]]:
         """Send BEGIN, the statements and COMMIT in one pipeline, synced once; return each statement's rows."""

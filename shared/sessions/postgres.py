@@ -60,8 +60,8 @@ class PostgresSessionLog:
 
     async def head(self, session_id: SessionId, owner: OwnerId) -> Head:
         """See the port."""
-        rows = await self._db.call(
-            "session.head", _SQL["read_head"], {"id": session_id, "owner": owner}, repeatable=True
+        rows = await self._db.read(
+            "session.head", _SQL["read_head"], {"id": session_id, "owner": owner}
         )
         if not rows:
             raise SessionMissing("no such session", session=session_id)
@@ -72,11 +72,10 @@ class PostgresSessionLog:
     ) -> Sequence[Head]:
         """See the port."""
         at, last = before if before is not None else (None, None)
-        rows = await self._db.call(
+        rows = await self._db.read(
             "session.list",
             _SQL["list_heads"],
-            {"owner": owner, "before_at": at, "before_id": last, "limit": min(limit, LIST_MAX_SESSIONS)},
-            repeatable=True,
+            {"owner": owner, "before_at": at, "before_id": last, "limit": min(limit, LIST_MAX_SESSIONS)}
         )
         return [_head(row) for row in rows]
 
@@ -92,10 +91,10 @@ class PostgresSessionLog:
         """See the port."""
         params: dict[str, Any] = {"id": session_id, "after": after, "limit": min(limit, READ_MAX_RECORDS)}
         if kinds is None and turn is None:
-            rows = await self._db.call("session.read", _SQL["read_records"], params, repeatable=True)
+            rows = await self._db.read("session.read", _SQL["read_records"], params)
         else:
             params |= {"kinds": list(kinds or ()), "turn": turn}
-            rows = await self._db.call("session.read", _SQL["read_records_of_kinds"], params, repeatable=True)
+            rows = await self._db.read("session.read", _SQL["read_records_of_kinds"], params)
         return [record_of(row) for row in rows]
 
     async def commit(
@@ -153,8 +152,8 @@ class PostgresSessionLog:
 
     async def seqs(self, session_ids: Sequence[SessionId]) -> Mapping[SessionId, int]:
         """See the port."""
-        rows = await self._db.call(
-            "session.seqs", _SQL["read_seqs"], {"ids": list(session_ids)}, repeatable=True
+        rows = await self._db.read(
+            "session.seqs", _SQL["read_seqs"], {"ids": list(session_ids)}
         )
         return {SessionId(row["id"]): row["seq"] for row in rows}
 

@@ -90,7 +90,7 @@ class RequestPrepared(Payload):
     tools: list[ToolDeclared]
     tool_choice: str
     model: dict[str, Any]
-    cache_key: str | None
+    cache_key: str | None = None
     call_policy: dict[str, Any]
     recipe: dict[str, Any]
     through: str
@@ -120,6 +120,7 @@ class StepResponse(Payload):
     finish_reason: str
     model: str
     usage: dict[str, int]
+    replaced_characters: bool | None = None
 
 
 class StepStarted(Payload):
@@ -174,6 +175,7 @@ class MemoryMessage(Payload):
     step: int
     text: str
     calls: list[StoredCall] = Field(default_factory=list)
+    replaced_characters: bool | None = None
 
 
 class MemoryToolResult(Payload):

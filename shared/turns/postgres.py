@@ -160,12 +160,12 @@ class PostgresTurnQueue:
             after=row["after_seq"],
         )
 
-    async def release(self, claim: Claim, *, due_in_s: float = 0.0) -> bool:
+    async def release(self, turn_id: TurnId, fence: Fence, *, due_in_s: float = 0.0) -> bool:
         """See the port."""
         params = {
-            "id": claim.turn_id,
-            "epoch": claim.fence.epoch,
-            "token": claim.fence.token,
+            "id": turn_id,
+            "epoch": fence.epoch,
+            "token": fence.token,
             "due_in_s": due_in_s,
         }
         [row] = await self._db.call("turn.release", _SQL["release"], params, repeatable=True)
@@ -182,7 +182,7 @@ class PostgresTurnQueue:
     async def watch(self, worker: WorkerId, fences: Mapping[TurnId, Fence]) -> Watched:
         """See the port."""
         params = _held(fences) | {"worker": worker}
-        rows = await self._polls.call("turn.watch", _SQL["watch"], params, repeatable=True)
+        rows = await self._polls.read("turn.watch", _SQL["watch"], params)
         lost = {TurnId(r["turn_id"]): str(r["result"]) for r in rows if r["result"] != "orphan"}
         orphans = {
             TurnId(r["turn_id"]): Fence(r["epoch"], r["token"]) for r in rows if r["result"] == "orphan"
@@ -192,8 +192,8 @@ class PostgresTurnQueue:
     async def reap(self, *, limit: int = 50) -> Sequence[TurnView]:
         """See the port."""
         bound = {"attempts_max": self._attempts_max}
-        found = await self._db.call(
-            "turn.reap.find", _SQL["find_dead"], bound | {"limit": limit}, repeatable=True
+        found = await self._db.read(
+            "turn.reap.find", _SQL["find_dead"], bound | {"limit": limit}
         )
         touched = []
         for row in found:
@@ -205,7 +205,7 @@ class PostgresTurnQueue:
 
     async def expire(self, *, limit: int = 50) -> int:
         """See the port."""
-        found = await self._db.call("turn.expire.find", _SQL["find_late"], {"limit": limit}, repeatable=True)
+        found = await self._db.read("turn.expire.find", _SQL["find_late"], {"limit": limit})
         done = 0
         for row in found:
             done += len(
@@ -215,7 +215,7 @@ class PostgresTurnQueue:
 
     async def get(self, turn_id: TurnId, owner: OwnerId) -> TurnView:
         """See the port."""
-        rows = await self._db.call("turn.get", _SQL["get"], {"id": turn_id, "owner": owner}, repeatable=True)
+        rows = await self._db.read("turn.get", _SQL["get"], {"id": turn_id, "owner": owner})
         if not rows:
             raise TurnMissing("no such turn", turn=str(turn_id))
         return _view(rows[0])
@@ -223,7 +223,7 @@ class PostgresTurnQueue:
     async def calls(self, session_id: SessionId, turn_id: TurnId) -> Sequence[CallEntry]:
         """See the port."""
         params = {"session": session_id, "id": turn_id}
-        rows = await self._db.call("turn.calls", _SQL["calls"], params, repeatable=True)
+        rows = await self._db.read("turn.calls", _SQL["calls"], params)
         return [CallEntry(**row) for row in rows]
 
     async def seen(self, worker: WorkerSeen) -> None:
@@ -247,21 +247,21 @@ class PostgresTurnQueue:
 
     async def workers(self) -> Sequence[Mapping[str, Any]]:
         """See the port."""
-        return await self._db.call("worker.list", _SQL["workers"], {}, repeatable=True)
+        return await self._db.read("worker.list", _SQL["workers"], {})
 
     async def backlog(self, pool: str, revisions: Sequence[str] = ()) -> Backlog:
         """See the port."""
-        [row] = await self._db.call("turn.backlog", _SQL["backlog"], {"pool": pool}, repeatable=True)
+        [row] = await self._db.read("turn.backlog", _SQL["backlog"], {"pool": pool})
         unserved: dict[str, int] = {}
         if revisions:
-            rows = await self._db.call("turn.unserved", _SQL["unserved"], {"pool": pool}, repeatable=True)
+            rows = await self._db.read("turn.unserved", _SQL["unserved"], {"pool": pool})
             unserved = {r["revision"]: r["ready"] for r in rows if r["revision"] not in revisions}
         return Backlog(row["ready"], row["queued"], row["running"], float(row["oldest_due_s"]), unserved)
 
     async def has_overdue(self, pool: str, older_than_s: float) -> bool:
         """See the port."""
         params = {"pool": pool, "older_s": older_than_s}
-        [row] = await self._db.call("turn.overdue", _SQL["overdue"], params, repeatable=True)
+        [row] = await self._db.read("turn.overdue", _SQL["overdue"], params)
         return bool(row["overdue"])
 
 

@@ -311,7 +311,7 @@ class TurnQueue(Protocol):
         """
         ...
 
-    async def release(self, claim: Claim, *, due_in_s: float = 0.0) -> bool:
+    async def release(self, turn_id: TurnId, fence: Fence, *, due_in_s: float = 0.0) -> bool:
         """Give a claimed turn back, uncounted, due after ``due_in_s``; False when it was no longer ours."""
         ...
 

@@ -37,7 +37,7 @@ END $$;
 CREATE FUNCTION session_create_v1(p_id text, p_owner text, p_key text, p_print text, p_title text, p_meta text,
                                   p_tail bytea)
 RETURNS TABLE (result text, session_id text)
-LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' SET plan_cache_mode = force_generic_plan AS $$
 DECLARE v_id text; v_print text;
 BEGIN
   INSERT INTO owners (id) VALUES (p_owner) ON CONFLICT DO NOTHING;
@@ -59,7 +59,7 @@ END $$;
 CREATE FUNCTION session_commit_v1(p_session text, p_owner text, p_commit text, p_print text, p_expect bigint,
                                   p_not_after timestamptz, p_kinds text[], p_texts text[], p_digests bytea[], p_state text)
 RETURNS TABLE (result text, revision bigint, seq bigint, now timestamptz)
-LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE v_head sessions; v_key session_keys; v_now timestamptz; v_seq bigint;
 BEGIN
@@ -91,7 +91,7 @@ END $$;
 
 -- Removes a session and its children: parent first, then the children by id.
 CREATE FUNCTION session_remove_v1(p_session text, p_owner text) RETURNS text[]
-LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' SET plan_cache_mode = force_generic_plan AS $$
 DECLARE v_ids text[];
 BEGIN
   PERFORM 1 FROM sessions WHERE id = p_session AND owner = p_owner FOR UPDATE;

@@ -77,7 +77,7 @@ CREATE FUNCTION turn_admit_v1(
   p_meta text, p_agent text, p_revision text, p_on_busy text, p_on_worker_loss text, p_priority int,
   p_deadline timestamptz, p_max_duration_s real, p_session_max int, p_owner_max int, p_attempts_max int)
 RETURNS TABLE (result text, turn_id uuid, run_id text, turn_position bigint, status text, after_seq bigint, detail uuid)
-LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE v_head sessions; v_key session_keys; v_live turns; v_count int; v_owed int; v_limit int; v_now timestamptz;
 BEGIN
@@ -138,6 +138,88 @@ BEGIN
     CASE WHEN v_live.id IS NULL THEN 'ready' ELSE 'queued' END, v_head.seq, NULL::uuid;
 END $$;
 
+-- Takeovers: lost rows that may be tried again, oldest first, outside the owners' caps (they are counted there already).
+-- A process holds few rows that may have killed their last holder, so that one of them cannot spend the others.
+CREATE FUNCTION turn_take_over_v1(p_worker text, p_pool text, p_revisions text[], p_places int, p_lease_s real,
+                                  p_attempts_max int) RETURNS uuid[]
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_now timestamptz := clock_timestamp();
+  v_silent_since timestamptz := v_now - make_interval(secs => p_lease_s);
+  v_lost uuid[];
+BEGIN
+  SELECT coalesce(array_agg(l.id ORDER BY l.expires_at), '{}') INTO v_lost FROM (
+    SELECT id, expires_at FROM turns WHERE status = 'running' AND expires_at < v_now
+      AND expires_at >= v_now - interval '1 hour' AND on_worker_loss = 'continue' AND history = 'per-step'
+      AND pool = p_pool AND agent_revision = ANY (p_revisions)
+      AND NOT ((suspect OR alive_losses >= 10) AND attempts >= p_attempts_max - 1)
+      ORDER BY expires_at LIMIT p_places FOR NO KEY UPDATE SKIP LOCKED) l;
+  IF v_lost = '{}' THEN RETURN v_lost; END IF;
+  UPDATE turns t SET
+      attempts = t.attempts + CASE WHEN gone.yes THEN t.suspect::int ELSE (t.alive_losses >= 10)::int END,
+      alive_losses = CASE WHEN gone.yes THEN t.alive_losses ELSE t.alive_losses + 1 END,
+      suspect = t.suspect OR gone.yes,
+      epoch = t.epoch + 1, token = gen_random_uuid(), lease_owner = p_worker, stepped = false,
+      expires_at = v_now + make_interval(secs => p_lease_s)
+    FROM (SELECT l.id, pg_postmaster_start_time() < v_silent_since
+                       AND NOT EXISTS (SELECT 1 FROM workers w WHERE w.id = l.lease_owner AND w.last_seen > v_silent_since) AS yes
+          FROM turns l WHERE l.id = ANY (v_lost)) gone
+    WHERE t.id = gone.id;
+  RETURN v_lost;
+END $$;
+
+-- Up to 16 owners with something due and room below their cap: from the cursor on, round once, 256 looked at at most.
+-- One index probe an owner, and none behind the sixteenth. It only proposes: room is judged under the owners' locks.
+CREATE FUNCTION turn_owners_v1(p_pool text, p_revisions text[], p_cursor text, p_running_max int) RETURNS text[]
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_now timestamptz := clock_timestamp();
+  v_owners text[] := '{}'; v_at text := p_cursor; v_wrapped bool := false; v_fits bool;
+BEGIN
+  FOR v_look IN 1 .. 256 LOOP
+    SELECT min(o.owner) INTO v_at FROM unnest(p_revisions) AS r (revision) CROSS JOIN LATERAL (
+      SELECT t.owner FROM turns t WHERE t.status = 'ready' AND t.pool = p_pool AND t.agent_revision = r.revision
+        AND t.owner > v_at ORDER BY t.owner LIMIT 1) o;
+    IF v_at IS NULL AND NOT v_wrapped THEN
+      v_wrapped := true; v_at := ''; CONTINUE;
+    END IF;
+    EXIT WHEN v_at IS NULL OR (v_wrapped AND v_at > p_cursor);
+    SELECT EXISTS (SELECT 1 FROM unnest(p_revisions) AS r (revision) CROSS JOIN LATERAL (
+               SELECT 1 FROM turns t WHERE t.status = 'ready' AND t.pool = p_pool AND t.agent_revision = r.revision
+                 AND t.owner = v_at AND t.due_at <= v_now LIMIT 1) due)
+           AND (SELECT count(*) FROM turns t WHERE t.owner = v_at AND t.status = 'running')
+               < coalesce((SELECT o.running_max FROM owners o WHERE o.id = v_at), p_running_max) INTO v_fits;
+    IF v_fits THEN v_owners := v_owners || v_at; END IF;
+    EXIT WHEN cardinality(v_owners) = 16;
+  END LOOP;
+  RETURN v_owners;
+END $$;
+
+-- Takes up to p_share due rows of one owner whose row the caller has locked: by priority, due time, id, below its cap.
+CREATE FUNCTION turn_take_ready_v1(p_worker text, p_pool text, p_revisions text[], p_owner text, p_share int, p_lease_s real,
+                                   p_running_max int) RETURNS uuid[]
+LANGUAGE plpgsql AS $$
+DECLARE v_now timestamptz := clock_timestamp(); v_room int; v_taken uuid[];
+BEGIN
+  SELECT least(p_share, coalesce((SELECT o.running_max FROM owners o WHERE o.id = p_owner), p_running_max)
+                        - (SELECT count(*) FROM turns t WHERE t.owner = p_owner AND t.status = 'running')) INTO v_room;
+  IF v_room <= 0 THEN RETURN '{}'; END IF;
+  WITH picked AS (
+    SELECT t.id FROM turns t WHERE t.status = 'ready' AND t.due_at <= v_now AND t.id IN (
+        SELECT first.id FROM unnest(p_revisions) AS r (revision) CROSS JOIN LATERAL (
+            SELECT c.id, c.priority, c.due_at FROM turns c WHERE c.status = 'ready' AND c.pool = p_pool
+              AND c.agent_revision = r.revision AND c.owner = p_owner AND c.due_at <= v_now
+              ORDER BY c.priority, c.due_at, c.id LIMIT v_room) first
+          ORDER BY first.priority, first.due_at, first.id LIMIT v_room)
+      FOR NO KEY UPDATE SKIP LOCKED),
+  taken AS (
+    UPDATE turns t SET status = 'running', epoch = t.epoch + 1, token = gen_random_uuid(), lease_owner = p_worker,
+                       stepped = false, expires_at = v_now + make_interval(secs => p_lease_s)
+      FROM picked WHERE t.id = picked.id RETURNING t.id, t.priority, t.due_at)
+  SELECT coalesce(array_agg(id ORDER BY priority, due_at, id), '{}') INTO v_taken FROM taken;
+  RETURN v_taken;
+END $$;
+
 -- Hands out work: lost rows first, then ready and due ones in fair order over the owners. Takes no head.
 CREATE FUNCTION turn_claim_v1(
   p_worker text, p_pool text, p_revisions text[], p_places int, p_lease_s real, p_cursor text, p_hints uuid[],
@@ -145,106 +227,46 @@ CREATE FUNCTION turn_claim_v1(
 RETURNS TABLE (turn_id uuid, session_id text, owner text, epoch bigint, token uuid, number int, origin text, run_id text,
                key text, message text, command text, meta text, agent text, agent_revision text, on_worker_loss text,
                attempts int, suspect bool, lost bool, max_duration_s real, open_for_s double precision)
-LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
-  v_now timestamptz := clock_timestamp();
-  v_ids uuid[] := '{}'; v_lost uuid[]; v_found uuid[]; v_owners text[]; v_owner text;
-  v_room int; v_share int; v_left int; v_hint_owner text; v_pass int;
+  v_lost uuid[] := '{}'; v_ids uuid[] := '{}'; v_taken uuid[]; v_owners text[]; v_again text[] := '{}'; v_hinted text;
+  v_left int; v_share int;
 BEGIN
-  -- 1. Takeovers, oldest first, outside the owners' caps (they are counted there already).
   IF p_takeovers THEN
-    -- A process holds few rows that may have killed their last holder, so that one of them cannot spend the others.
-    SELECT coalesce(array_agg(l.id ORDER BY l.expires_at), '{}') INTO v_lost FROM (
-      SELECT id, expires_at FROM turns WHERE status = 'running' AND expires_at < v_now AND on_worker_loss = 'continue'
-        AND history = 'per-step' AND pool = p_pool AND agent_revision = ANY (p_revisions)
-        AND NOT ((suspect OR alive_losses >= 10) AND attempts >= p_attempts_max - 1)
-        AND expires_at >= v_now - interval '1 hour'
-        ORDER BY expires_at LIMIT least(p_places, p_suspects) FOR NO KEY UPDATE SKIP LOCKED) l;
-    IF v_lost <> '{}' THEN
-      UPDATE turns t SET
-          attempts = t.attempts + CASE WHEN gone.yes THEN t.suspect::int ELSE (t.alive_losses >= 10)::int END,
-          alive_losses = CASE WHEN gone.yes THEN t.alive_losses ELSE t.alive_losses + 1 END,
-          suspect = t.suspect OR gone.yes,
-          epoch = t.epoch + 1, token = gen_random_uuid(), lease_owner = p_worker, stepped = false,
-          expires_at = v_now + make_interval(secs => p_lease_s)
-        FROM (SELECT l.id, NOT EXISTS (SELECT 1 FROM workers w WHERE w.id = l.lease_owner
-                AND greatest(w.last_seen, pg_postmaster_start_time()) > v_now - make_interval(secs => p_lease_s))
-                AND pg_postmaster_start_time() < v_now - make_interval(secs => p_lease_s) AS yes
-              FROM turns l WHERE l.id = ANY (v_lost)) gone
-        WHERE t.id = gone.id;
-      v_ids := v_lost;
-    END IF;
+    v_lost := turn_take_over_v1(p_worker, p_pool, p_revisions, least(p_places, p_suspects), p_lease_s, p_attempts_max);
+    v_ids := v_lost;
   END IF;
   v_left := p_places - cardinality(v_ids);
-
-  -- 2. Owners with something due and room below their cap: a loose index scan from the cursor, round once.
   IF v_left > 0 THEN
-    SELECT t.owner INTO v_hint_owner FROM turns t WHERE t.id = ANY (p_hints) AND t.status = 'ready'
-      AND t.pool = p_pool AND t.agent_revision = ANY (p_revisions) AND t.due_at <= v_now LIMIT 1;
-    WITH RECURSIVE seen (owner, looked, wrapped) AS (
-      SELECT NULL::text, 0, false
-      UNION ALL
-      SELECT nxt.owner, s.looked + 1, nxt.wrapped
-        FROM seen s CROSS JOIN LATERAL (
-          SELECT coalesce(ahead.owner, CASE WHEN NOT s.wrapped THEN again.owner END) AS owner,
-                 s.wrapped OR ahead.owner IS NULL AS wrapped
-            FROM (SELECT min(o.owner) AS owner FROM unnest(p_revisions) AS r (revision) CROSS JOIN LATERAL (
-                    SELECT t.owner FROM turns t WHERE t.status = 'ready' AND t.pool = p_pool AND t.agent_revision = r.revision
-                      AND t.owner > coalesce(s.owner, p_cursor) ORDER BY t.owner LIMIT 1) o) ahead,
-                 (SELECT min(o.owner) AS owner FROM unnest(p_revisions) AS r (revision) CROSS JOIN LATERAL (
-                    SELECT t.owner FROM turns t WHERE t.status = 'ready' AND t.pool = p_pool AND t.agent_revision = r.revision
-                      ORDER BY t.owner LIMIT 1) o) again) nxt
-        WHERE s.looked < 256 AND nxt.owner IS NOT NULL AND NOT (nxt.wrapped AND nxt.owner > p_cursor)
-    )
-    SELECT coalesce(array_agg(fit.owner ORDER BY fit.looked), '{}') INTO v_owners FROM (
-      SELECT s.owner, s.looked FROM seen s WHERE s.owner IS NOT NULL
-        AND EXISTS (SELECT 1 FROM unnest(p_revisions) AS r (revision) CROSS JOIN LATERAL (
-              SELECT 1 FROM turns t WHERE t.status = 'ready' AND t.pool = p_pool AND t.agent_revision = r.revision
-                AND t.owner = s.owner AND t.due_at <= v_now LIMIT 1) due)
-        AND (SELECT count(*) FROM turns t WHERE t.owner = s.owner AND t.status = 'running')
-            < coalesce((SELECT o.running_max FROM owners o WHERE o.id = s.owner), p_running_max)
-      ORDER BY s.looked LIMIT 16) fit;
-    IF v_hint_owner IS NOT NULL THEN
-      v_owners := v_hint_owner || array_remove(v_owners, v_hint_owner);
+    v_owners := turn_owners_v1(p_pool, p_revisions, p_cursor, p_running_max);
+    IF cardinality(p_hints) > 0 THEN
+      SELECT t.owner INTO v_hinted FROM turns t WHERE t.id = ANY (p_hints) AND t.status = 'ready'
+        AND t.pool = p_pool AND t.agent_revision = ANY (p_revisions) AND t.due_at <= clock_timestamp() LIMIT 1;
+      IF FOUND THEN v_owners := v_hinted || array_remove(v_owners, v_hinted); END IF;
     END IF;
-
-    -- 3. Their rows are locked by id; then new statements pick, so that two claims cannot overshoot a cap together.
+    -- Their rows are locked by id; then new statements pick, so that two claims cannot overshoot a cap together.
     PERFORM 1 FROM owners o WHERE o.id = ANY (v_owners) ORDER BY o.id FOR NO KEY UPDATE;
-    v_now := clock_timestamp();
-    FOR v_pass IN 1 .. 2 LOOP
-      FOR v_share IN 1 .. cardinality(v_owners) LOOP
-        EXIT WHEN v_left <= 0;
-        v_owner := v_owners[v_share];
-        SELECT coalesce(o.running_max, p_running_max) INTO v_room FROM owners o WHERE o.id = v_owner;
-        v_room := coalesce(v_room, p_running_max)
-                  - (SELECT count(*) FROM turns t WHERE t.owner = v_owner AND t.status = 'running');
-        -- First pass: an even share of the places; second: whatever is left, in the same order.
-        v_room := least(v_room, CASE WHEN v_pass = 1 THEN ceil(v_left::numeric / (cardinality(v_owners) - v_share + 1))
-                                     ELSE v_left END);
-        CONTINUE WHEN v_room <= 0;
-        SELECT coalesce(array_agg(picked.id), '{}') INTO v_found FROM (
-          SELECT t.id FROM turns t WHERE t.status = 'ready' AND t.due_at <= v_now AND t.id IN (
-              SELECT first.id FROM unnest(p_revisions) AS r (revision) CROSS JOIN LATERAL (
-                  SELECT c.id, c.priority, c.due_at FROM turns c WHERE c.status = 'ready' AND c.pool = p_pool
-                    AND c.agent_revision = r.revision AND c.owner = v_owner AND c.due_at <= v_now
-                    ORDER BY c.priority, c.due_at, c.id LIMIT v_room) first
-                ORDER BY first.priority, first.due_at, first.id LIMIT v_room)
-            FOR NO KEY UPDATE SKIP LOCKED) picked;
-        IF v_found <> '{}' THEN
-          UPDATE turns t SET status = 'running', epoch = t.epoch + 1, token = gen_random_uuid(), lease_owner = p_worker,
-                             stepped = false, expires_at = v_now + make_interval(secs => p_lease_s)
-            WHERE t.id = ANY (v_found);
-          v_ids := v_ids || v_found;
-          v_left := v_left - cardinality(v_found);
-        END IF;
-      END LOOP;
-      EXIT WHEN v_left <= 0;
+    -- First an even share of the places to each; then whatever is left to those who had more, in the same order.
+    FOR v_n IN 1 .. cardinality(v_owners) LOOP
+      EXIT WHEN v_left = 0;
+      v_share := ceil(v_left::numeric / (cardinality(v_owners) - v_n + 1));
+      v_taken := turn_take_ready_v1(p_worker, p_pool, p_revisions, v_owners[v_n], v_share, p_lease_s, p_running_max);
+      v_ids := v_ids || v_taken;
+      v_left := v_left - cardinality(v_taken);
+      IF cardinality(v_taken) = v_share THEN v_again := v_again || v_owners[v_n]; END IF;
+    END LOOP;
+    FOR v_n IN 1 .. cardinality(v_again) LOOP
+      EXIT WHEN v_left = 0;
+      v_taken := turn_take_ready_v1(p_worker, p_pool, p_revisions, v_again[v_n], v_left, p_lease_s, p_running_max);
+      v_ids := v_ids || v_taken;
+      v_left := v_left - cardinality(v_taken);
     END LOOP;
   END IF;
+  IF v_ids = '{}' THEN RETURN; END IF;
   RETURN QUERY SELECT t.id, t.session_id, t.owner, t.epoch, t.token, t.number, t.origin, t.run_id, t.key, t.message,
-      t.command, t.meta, t.agent, t.agent_revision, t.on_worker_loss, t.attempts, t.suspect,
-      t.id = ANY (coalesce(v_lost, '{}')), t.max_duration_s, extract(epoch FROM v_now - t.opened_at)::double precision
+      t.command, t.meta, t.agent, t.agent_revision, t.on_worker_loss, t.attempts, t.suspect, t.id = ANY (v_lost),
+      t.max_duration_s, extract(epoch FROM clock_timestamp() - t.opened_at)::double precision
     FROM turns t JOIN unnest(v_ids) WITH ORDINALITY AS picked (id, n) ON picked.id = t.id ORDER BY picked.n;
 END $$;
 
@@ -265,7 +287,7 @@ RETURN CASE WHEN p_turn.id IS NULL THEN 'removed'
 CREATE FUNCTION turn_open_v1(p_id uuid, p_session text, p_epoch bigint, p_token uuid, p_commit text,
                              p_title text, p_kinds text[], p_texts text[], p_digests bytea[])
 RETURNS TABLE (result text, number int, seq bigint)
-LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE v_head sessions; v_turn turns; v_now timestamptz; v_seq bigint;
 BEGIN
@@ -323,7 +345,7 @@ $$;
 CREATE FUNCTION turn_append_v1(p_id uuid, p_session text, p_epoch bigint, p_token uuid, p_commit text, p_stepped bool,
                                p_kinds text[], p_texts text[], p_digests bytea[], p_calls jsonb)
 RETURNS TABLE (result text, seq bigint)
-LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE v_head sessions; v_turn turns; v_now timestamptz; v_seq bigint;
 BEGIN
@@ -349,7 +371,7 @@ CREATE FUNCTION turn_end_v1(p_id uuid, p_session text, p_epoch bigint, p_token u
                             p_kinds text[], p_texts text[], p_digests bytea[], p_calls jsonb,
                             p_outcome text, p_code text, p_failure text, p_usage text)
 RETURNS TABLE (result text, seq bigint, promoted uuid)
-LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE v_head sessions; v_turn turns; v_now timestamptz; v_seq bigint;
 BEGIN
@@ -374,7 +396,7 @@ END $$;
 
 CREATE FUNCTION turn_cancel_v1(p_id uuid, p_owner text, p_attempts_max int)
 RETURNS TABLE (result text, status text, outcome text, code text, holder text, session_id text, after_seq bigint)
-LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE v_session text; v_head sessions; v_turn turns; v_reply text; v_holder text; v_result text;
 BEGIN
@@ -410,7 +432,7 @@ END $$;
 
 -- Gives a row back uncounted (a drain): stays inside the live set, so it takes the row's lock only.
 CREATE FUNCTION turn_release_v1(p_id uuid, p_epoch bigint, p_token uuid, p_due_in_s real) RETURNS bool
-LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' SET plan_cache_mode = force_generic_plan AS $$
 DECLARE v_turn turns;
 BEGIN
   SELECT * INTO v_turn FROM turns WHERE id = p_id FOR NO KEY UPDATE;
@@ -424,7 +446,7 @@ END $$;
 -- Renews all that a process holds, in one statement; a row locked by someone else is answered 'skipped'.
 CREATE FUNCTION turn_renew_v1(p_ids uuid[], p_tokens uuid[], p_lease_s real)
 RETURNS TABLE (turn_id uuid, result text)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 DECLARE v_locked uuid[]; v_renewed uuid[]; v_now timestamptz;
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
@@ -462,7 +484,7 @@ $$;
 -- Reaps one row if it is (still) dead. Sweeps skip a head that is busy: it is looked at again next time.
 CREATE FUNCTION turn_reap_v1(p_id uuid, p_attempts_max int)
 RETURNS TABLE (result text, session_id text, owner text)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE v_session text; v_head sessions; v_turn turns;
 BEGIN
@@ -476,7 +498,7 @@ END $$;
 
 -- Ends one unopened row whose deadline passed.
 CREATE FUNCTION turn_expire_v1(p_id uuid) RETURNS TABLE (session_id text, owner text)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE v_session text; v_head sessions; v_turn turns;
 BEGIN

@@ -2,7 +2,7 @@
 
 CREATE FUNCTION lease_acquire_v1(p_name text, p_holder text, p_lease_s real)
 RETURNS TABLE (acquired bool, epoch bigint, token uuid, expires_in_s double precision)
-LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE v_lease sweep_leases; v_now timestamptz;
 BEGIN
@@ -18,7 +18,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION lease_renew_v1(p_name text, p_epoch bigint, p_token uuid, p_lease_s real) RETURNS bool
-LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' SET plan_cache_mode = force_generic_plan AS $$
 DECLARE v_lease sweep_leases; v_now timestamptz;
 BEGIN
   SELECT * INTO v_lease FROM sweep_leases WHERE name = p_name FOR NO KEY UPDATE;
@@ -31,7 +31,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION lease_release_v1(p_name text, p_epoch bigint, p_token uuid) RETURNS bool
-LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
   UPDATE sweep_leases SET holder = NULL, token = NULL, expires_at = NULL
     WHERE name = p_name AND epoch = p_epoch AND token = p_token;

@@ -1,0 +1,319 @@
+"""Following a session or a turn: replay after a cursor, then what comes, as one iterator of events (FOL-01, 05)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Final, TypeAlias, assert_never
+
+from shared.domain.errors import TurnMissing, Unavailable
+from shared.domain.ids import OwnerId, SessionId, TurnId
+from shared.feed.entries import (
+    DeltaEvent,
+    EndEvent,
+    FollowEvent,
+    RecordEvent,
+    ResetEvent,
+    SnapshotEvent,
+)
+from shared.feed.merge import SessionMerge
+from shared.feed.port import FeedReader, Listening
+from shared.feed.watcher import PAGE_RECORDS, SessionTail, SessionWatcher
+from shared.sessions.log import SessionLog
+from shared.sessions.records import Head, Record
+from shared.sessions.vocabulary import TurnEnded, read_stored
+from shared.turns.queue import FINISHED, TurnQueue, TurnView
+
+#: How often a follower of a turn that has not opened looks whether it ever will, beside looks at each change.
+UNOPENED_POLL_S: Final = 2.0
+UNOPENED_LOOK_S: Final = 0.25
+
+REMOVED: Final = "session.missing"
+
+#: Close it when the reader is gone: that ends what it holds.
+Events: TypeAlias = AsyncGenerator[FollowEvent, None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where a follower begins, and what it says first."""
+
+    cursor: int
+    first: ResetEvent | None
+
+
+class Following:
+    """Follows sessions and turns for one producer process. ``feed`` is None where there is none: then no text, no deltas."""
+
+    def __init__(
+        self, log: SessionLog, queue: TurnQueue, watcher: SessionWatcher, feed: FeedReader | None
+    ) -> None:
+        self._log = log
+        self._queue = queue
+        self._watcher = watcher
+        self._feed = feed
+
+    async def follow_session(
+        self,
+        session_id: SessionId,
+        owner: OwnerId,
+        *,
+        after: int = 0,
+        kinds: Collection[str] | None = None,
+    ) -> Events:
+        """Return the events of a session after a cursor: its records, then new ones, and the open turn's text.
+
+        Stays open until the session is removed. ``kinds`` chooses the records shown and changes no id (D02). Raises
+        ``SessionMissing`` (also for another owner's, FOL-07) and ``StoreUnavailable`` here; while it runs, trouble of the
+        store is waited out. Close the iterator when the reader is gone.
+        """
+        head = await self._log.head(session_id, owner)
+        start = await self._start(head, after)
+        merge = SessionMerge(head_seq=head.seq, has_feed=self._feed is not None)
+        if head.open is not None and start.cursor > 0:
+            await self._start_in_turn(merge, head, head.turns, start, TurnId(head.open.turn_id))
+        return _shown(_Follower(self, merge, session_id, start).run(), kinds)
+
+    async def follow_turn(
+        self,
+        turn_id: TurnId,
+        owner: OwnerId,
+        *,
+        after: int | None = None,
+        kinds: Collection[str] | None = None,
+    ) -> Events:
+        """Return the events of one turn, from its first record or after a cursor, to its end.
+
+        The last event is its ``EndEvent``, also for a turn that never opened or was over before, and without Redis (D01).
+        Raises ``TurnMissing`` (also for another owner's), ``SessionMissing`` and ``StoreUnavailable`` here.
+        """
+        view = await self._queue.get(turn_id, owner)
+        head = await self._log.head(view.session_id, owner)
+        is_open = head.open is not None and head.open.turn_id == turn_id
+        if not is_open and view.status not in FINISHED:
+            # Looked at again after the head: now it is over, or all its records come after that head.
+            view = await self._queue.get(turn_id, owner)
+        start = await self._start(head, after or 0)
+        merge = SessionMerge(head_seq=head.seq, has_feed=self._feed is not None, turn=turn_id)
+        number = view.number or (head.turns if is_open else None)
+        if number is not None:
+            start = await self._start_in_turn(merge, head, number, start, turn_id if is_open else None)
+        if view.status in FINISHED:
+            return _shown(self._replay(view, merge, start), kinds)
+        if number is None:
+            start = replace(start, cursor=head.seq)
+        return _shown(_Follower(self, merge, head.id, start, turn=view).run(), kinds)
+
+    async def _start(self, head: Head, after: int) -> _Start:
+        """Judge a reader's cursor: beyond the head, or older than what is kept, it is told so (D07)."""
+        if after > head.seq:
+            return _Start(head.seq, ResetEvent("cursor", after=head.seq))
+        if after < head.seq:
+            for record in await self._log.read(head.id, after=after, limit=1):
+                if record.seq > after + 1:
+                    return _Start(record.seq - 1, ResetEvent("gone", after=record.seq - 1))
+        return _Start(after, None)
+
+    async def _start_in_turn(
+        self, merge: SessionMerge, head: Head, number: int, start: _Start, live: TurnId | None
+    ) -> _Start:
+        """Begin just before the turn's first record, or within the turn when the reader's cursor stands there."""
+        first = await self._log.read(
+            head.id, after=start.cursor, limit=1, kinds=["turn.started"], turn=number
+        )
+        if first:
+            return replace(start, cursor=first[0].seq - 1)
+        merge.adopt(live, number)
+        return start
+
+    async def _replay(self, view: TurnView, merge: SessionMerge, start: _Start) -> Events:
+        """A turn that is over: its records from the log, then its end."""
+        if start.first is not None:
+            yield start.first
+        cursor, is_last = start.cursor, view.number is None
+        while not is_last:
+            page = await self._log.read(
+                view.session_id,
+                after=cursor,
+                limit=PAGE_RECORDS,
+                kinds=self._watcher.kinds,
+                turn=view.number,
+            )
+            for record in page:
+                cursor = record.seq
+                for event in merge.of_record(record):
+                    yield event
+            is_last = len(page) < PAGE_RECORDS
+        yield _end_of(view)
+
+
+class _Follower:
+    """One run of a follower: the state between its looks at the log, the text and the turn's row."""
+
+    def __init__(
+        self,
+        parts: Following,
+        merge: SessionMerge,
+        session_id: SessionId,
+        start: _Start,
+        *,
+        turn: TurnView | None = None,
+    ) -> None:
+        self._parts = parts
+        self._merge = merge
+        self._session_id = session_id
+        self._start = start
+        self._turn = turn
+        self._cursor = start.cursor
+        self._wake = asyncio.Event()
+        self._read_version = 0
+        self._is_stalled = False
+        self._listening: Listening | None = None
+        self._listened: TurnId | None = None
+        self._looked_at = monotonic()
+        self._looked_version = 0
+
+    async def run(self) -> Events:
+        """Yield events until the turn ends or the session is gone."""
+        tail = self._parts._watcher.join(self._session_id, self._wake)
+        try:
+            if self._start.first is not None:
+                yield self._start.first
+            while True:
+                self._wake.clear()
+                while self._may_read(tail):
+                    for event in await self._read_page(tail):
+                        yield event
+                end = await self._find_end(tail)
+                if end is not None:
+                    yield end
+                    return
+                for event in self._live_events(tail):
+                    yield event
+                if not self._may_read(tail):
+                    await self._sleep(tail)
+                self._is_stalled = False
+        finally:
+            self._stop_listening()
+            self._parts._watcher.leave(tail, self._wake)
+
+    def _may_read(self, tail: SessionTail) -> bool:
+        is_due = self._read_version != tail.version and not self._is_stalled
+        return is_due and not tail.is_removed and not self._is_over()
+
+    async def _read_page(self, tail: SessionTail) -> list[FollowEvent]:
+        """Return what the next page of the log gives; with the store away, nothing, until the next look."""
+        version = tail.version
+        try:
+            page = await tail.read(self._cursor)
+        except Unavailable:
+            self._is_stalled = True
+            return []
+        events: list[FollowEvent] = []
+        for record in page.records:
+            self._cursor = record.seq
+            events.extend(self._merge.of_record(record))
+        if page.is_last:
+            self._read_version = version
+        return events
+
+    def _is_over(self) -> bool:
+        return self._turn is not None and self._merge.ended is not None
+
+    async def _find_end(self, tail: SessionTail) -> EndEvent | None:
+        turn = self._turn
+        if turn is not None and self._merge.ended is not None:
+            return _end_of_record(turn.turn_id, self._merge.ended)
+        if tail.is_removed:
+            return EndEvent("removed", turn.turn_id if turn is not None else None, code=REMOVED)
+        if turn is None or self._merge.number is not None or not self._is_look_due(tail):
+            return None
+        return await self._look_at_row(turn, tail)
+
+    def _is_look_due(self, tail: SessionTail) -> bool:
+        return monotonic() - self._looked_at >= self._look_s(tail)
+
+    def _look_s(self, tail: SessionTail) -> float:
+        return UNOPENED_LOOK_S if tail.version != self._looked_version else UNOPENED_POLL_S
+
+    async def _look_at_row(self, turn: TurnView, tail: SessionTail) -> EndEvent | None:
+        """A turn that has not opened may end without a record: cancelled, expired or refused."""
+        version = tail.version
+        try:
+            view = await self._parts._queue.get(turn.turn_id, turn.owner)
+        except TurnMissing:
+            return EndEvent("removed", turn.turn_id, code=REMOVED)
+        except Unavailable:
+            return None
+        self._looked_at, self._looked_version = monotonic(), version
+        if view.number is not None:
+            if tail.version == self._read_version:
+                tail.note_change()  # it opened meanwhile: its records are there
+            return None
+        return _end_of(view) if view.status in FINISHED else None
+
+    def _live_events(self, tail: SessionTail) -> list[FollowEvent]:
+        """What the text says; first the records that stand before a step whose text begins."""
+        self._listen()
+        merge = self._merge.turn
+        if self._listening is None or merge is None:
+            return []
+        live = self._listening.text
+        if merge.must_read(live):
+            tail.ask_before((self._listened, live.generation))
+            if tail.version != self._read_version:
+                return []
+        return list(self._merge.of_live(live))
+
+    def _listen(self) -> None:
+        wanted = self._merge.live_turn
+        if wanted == self._listened:
+            return
+        self._stop_listening()
+        if wanted is None or self._parts._feed is None or self._merge.turn is None:
+            return
+        self._listening, self._listened = self._parts._feed.listen(wanted), wanted
+        self._listening.text.wakes.add(self._wake)
+        self._merge.turn.join(self._listening.text)
+
+    def _stop_listening(self) -> None:
+        if self._listening is not None:
+            self._listening.text.wakes.discard(self._wake)
+            self._listening.close()
+        self._listening = self._listened = None
+
+    async def _sleep(self, tail: SessionTail) -> None:
+        timeout = None
+        if self._turn is not None and self._merge.number is None:
+            timeout = self._look_s(tail)
+        if self._is_stalled:
+            timeout = self._parts._watcher.poll_s
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._wake.wait()
+
+
+async def _shown(events: Events, kinds: Collection[str] | None) -> Events:
+    """Leave out records of other kinds; everything else passes."""
+    async with aclosing(events):
+        async for event in events:
+            match event:
+                case RecordEvent(record):
+                    if kinds is None or record.kind in kinds:
+                        yield event
+                case DeltaEvent() | SnapshotEvent() | ResetEvent() | EndEvent():
+                    yield event
+                case _:
+                    assert_never(event)
+
+
+def _end_of(view: TurnView) -> EndEvent:
+    return EndEvent(view.status, view.turn_id, view.outcome, view.code)
+
+
+def _end_of_record(turn_id: TurnId, record: Record) -> EndEvent:
+    ended = read_stored(TurnEnded, record)
+    return EndEvent("ended", turn_id, ended.reason, ended.code)

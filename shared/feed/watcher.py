@@ -1,0 +1,207 @@
+"""One watcher a producer process: it knows which followed sessions changed, and reads each change once for all.
+
+Its guarantee is one statement over all followed sessions each ``poll_s``; hints only make it sooner. It takes no lock and
+writes nothing (FOL-06). What a slow follower did not read stays in the database: a session keeps one page here at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from shared.domain.errors import Unavailable
+from shared.domain.ids import SessionId
+from shared.feed.live_text import Wakes
+from shared.feed.merge import MERGE_KINDS
+from shared.feed.port import ChangeHints
+from shared.sessions.log import SessionLog
+from shared.sessions.records import Record
+
+PAGE_RECORDS: Final = 200
+#: A page with more text than this is not kept for other followers: they read it themselves.
+SHARED_PAGE_CHARS: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Records after a cursor, in order; ``is_last`` when there were no more as of the read."""
+
+    records: Sequence[Record]
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedRead:
+    after: int
+    version: int
+    task: asyncio.Task[Page]
+
+
+@dataclass(slots=True)
+class WatcherStats:
+    """What the watcher did: polls and reads are statements, ``failures`` those that the store did not answer."""
+
+    polls: int = 0
+    reads: int = 0
+    failures: int = 0
+
+
+class SessionTail:
+    """A followed session, shared by its followers. ``version`` grows whenever there may be more to read."""
+
+    def __init__(self, session_id: SessionId, read: Callable[[SessionId, int], asyncio.Task[Page]]) -> None:
+        self.session_id = session_id
+        self.version = 1
+        self.is_removed = False
+        self.wakes = Wakes()
+        self._read = read
+        self._head = 0
+        self._shared: _SharedRead | None = None
+        self._asked_for: object = None
+
+    def note_change(self) -> None:
+        """Something may have changed: everyone looks."""
+        self.version += 1
+        self.wakes.wake()
+
+    def note_head(self, seq: int | None) -> None:
+        """Take in the polled head; None when the session is gone."""
+        if seq is None:
+            self.is_removed = True
+            self.note_change()
+        elif seq > self._head:
+            self._head = seq
+            self.note_change()
+
+    def ask_before(self, text: object) -> None:
+        """A new text begins: have the log looked at first, once for all followers that meet this text."""
+        if self._asked_for != text:
+            self._asked_for = text
+            self.note_change()
+
+    async def read(self, after: int) -> Page:
+        """Read a page after the cursor; followers at one cursor share one statement. Raises ``StoreUnavailable``."""
+        shared = self._shared
+        if shared is None or (shared.after, shared.version) != (after, self.version):
+            shared = self._shared = _SharedRead(after, self.version, self._read(self.session_id, after))
+        try:
+            page = await asyncio.shield(shared.task)
+        except Exception:
+            self._forget(shared)
+            raise
+        if sum(len(r.text) for r in page.records) > SHARED_PAGE_CHARS:
+            self._forget(shared)
+        if page.records:
+            self._head = max(self._head, page.records[-1].seq)
+        return page
+
+    def _forget(self, shared: _SharedRead) -> None:
+        if self._shared is shared:
+            self._shared = None
+
+
+class SessionWatcher:
+    """Watches the sessions that this process's followers follow. ``open`` before use, ``close`` after.
+
+    ``kinds`` is what followers may see, and bounds what is read at all; None for all. ``hints`` may be None: then changes are found by polling.
+    """
+
+    def __init__(
+        self,
+        log: SessionLog,
+        *,
+        hints: ChangeHints | None,
+        poll_s: float = 0.5,
+        kinds: frozenset[str] | None = None,
+    ) -> None:
+        self.poll_s = poll_s
+        self.stats = WatcherStats()
+        self._log = log
+        self._hints = hints
+        self.kinds = None if kinds is None else sorted(kinds | MERGE_KINDS)
+        self._tails: dict[SessionId, tuple[SessionTail, Callable[[], None]]] = {}
+        self._followed = asyncio.Event()
+        self._poller: asyncio.Task[None] | None = None
+        self._reads: set[asyncio.Task[Page]] = set()
+
+    def open(self) -> None:
+        """Begin to poll; needs a running event loop."""
+        self._poller = asyncio.create_task(self._poll(), name="session-watcher")
+
+    async def close(self) -> None:
+        """Stop polling and drop reads in flight."""
+        tasks: list[asyncio.Task[None] | asyncio.Task[Page]] = [*self._reads]
+        if self._poller is not None:
+            tasks.append(self._poller)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def followed(self) -> int:
+        """How many sessions are followed."""
+        return len(self._tails)
+
+    def join(self, session_id: SessionId, wake: asyncio.Event) -> SessionTail:
+        """Follow a session: ``wake`` is set at each possible change. The caller has established that it may be read."""
+        found = self._tails.get(session_id)
+        if found is None:
+            tail = SessionTail(session_id, self._start_read)
+            undo = (
+                (lambda: None)
+                if self._hints is None
+                else self._hints.watch_session(session_id, tail.note_change)
+            )
+            found = self._tails[session_id] = (tail, undo)
+            self._followed.set()
+        found[0].wakes.add(wake)
+        return found[0]
+
+    def leave(self, tail: SessionTail, wake: asyncio.Event) -> None:
+        """Stop following; the last follower takes the session off the watch."""
+        tail.wakes.discard(wake)
+        if not tail.wakes:
+            found = self._tails.pop(tail.session_id, None)
+            if found is not None:
+                found[1]()
+
+    async def _poll(self) -> None:
+        while True:
+            if not self._tails:
+                self._followed.clear()
+                await self._followed.wait()
+            await asyncio.sleep(self.poll_s)
+            with suppress(Unavailable):
+                await self._poll_once()
+
+    async def _poll_once(self) -> None:
+        asked = {session_id: tail for session_id, (tail, _) in self._tails.items()}
+        if not asked:
+            return
+        self.stats.polls += 1
+        try:
+            heads = await self._log.seqs(list(asked))
+        except Unavailable:
+            self.stats.failures += 1
+            raise
+        for session_id, tail in asked.items():
+            tail.note_head(heads.get(session_id))
+
+    def _start_read(self, session_id: SessionId, after: int) -> asyncio.Task[Page]:
+        task = asyncio.create_task(self._read(session_id, after))
+        self._reads.add(task)
+        task.add_done_callback(self._finish_read)
+        return task
+
+    def _finish_read(self, task: asyncio.Task[Page]) -> None:
+        self._reads.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.stats.failures += 1
+
+    async def _read(self, session_id: SessionId, after: int) -> Page:
+        self.stats.reads += 1
+        records = await self._log.read(session_id, after=after, limit=PAGE_RECORDS, kinds=self.kinds)
+        return Page(records, is_last=len(records) < PAGE_RECORDS)

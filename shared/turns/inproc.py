@@ -1,0 +1,378 @@
+"""The turn queue in this process's memory: the twin of the Postgres one, over the sessions' in-memory store.
+
+Gone with the process: for tests and trials. Each operation lets other tasks run once, as a round trip would, and is then
+atomic: the twin shows results, order and fences, not locks (decision 44), so nothing is ever busy or skipped here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from shared.domain.canonical import canonical_json
+from shared.domain.errors import (
+    FenceLost,
+    KeyConflict,
+    RunIdReused,
+    SessionBusy,
+    StoreDefect,
+    TurnClosed,
+    TurnMissing,
+)
+from shared.domain.ids import OwnerId, SessionId, TurnId, WorkerId
+from shared.leases.fence import Fence
+from shared.sessions.inproc import InprocStore, KeySpace, StoredKey, StoredSession
+from shared.sessions.records import Draft, OpenTurn, check_commit_size
+from shared.turns.fingerprint import fingerprint_of
+from shared.turns.inproc_admission import insert, judge_room
+from shared.turns.inproc_claims import take_over_lost, take_ready
+from shared.turns.inproc_rows import (
+    TurnRow,
+    TurnTables,
+    WorkerRow,
+    cancel,
+    claim_of,
+    is_open,
+    new_row,
+    reap,
+    view_of,
+)
+from shared.turns.queue import (
+    Admission,
+    AdmissionLimits,
+    Backlog,
+    CallEntry,
+    Cancelled,
+    Claim,
+    ClaimRequest,
+    Ended,
+    Ending,
+    Opened,
+    Receipt,
+    Renewal,
+    TurnView,
+    Watched,
+    WorkerSeen,
+)
+from shared.turns.rules import fence_holds, is_dead, loss_reason
+
+
+class InprocTurnQueue:
+    """Implements :class:`shared.turns.queue.TurnQueue` over an :class:`~shared.sessions.inproc.InprocStore`."""
+
+    def __init__(self, store: InprocStore, *, attempts_max: int = 3) -> None:
+        self._store = store
+        self._tables = store.part(TurnTables)
+        self._attempts_max = attempts_max
+
+    async def admit(self, admission: Admission, limits: AdmissionLimits) -> Receipt:
+        """See the port."""
+        row, fingerprint = new_row(admission), fingerprint_of(admission)
+        await self._store.reached()
+        session = self._store.owned(admission.session_id, admission.owner)
+        after, keys = session.seq, self._store.keys
+        key: tuple[SessionId, KeySpace, str] = (session.id, "turn", admission.key or str(admission.turn_id))
+        if (first := keys.get(key)) is not None:
+            if first.fingerprint != fingerprint:
+                raise KeyConflict(
+                    "the key was used with other content", key=admission.key, turn=str(first.answer)
+                )
+            found = self._tables.turns[first.answer]
+            return _receipt(found, after, duplicate=found.id != admission.turn_id)
+        run: tuple[SessionId, KeySpace, str] = (session.id, "run", admission.run_id)
+        if run in keys:
+            raise RunIdReused("the run id was used before", run=admission.run_id)
+        judge_room(self._store, self._tables, session, admission, limits)
+        if row.id in self._tables.turns:
+            raise StoreDefect("a turn of another session has this id", turn=str(row.id))
+        keys[key] = keys[run] = StoredKey(fingerprint, row.id)
+        insert(self._tables, session, row, self._store.now())
+        return _receipt(row, after, duplicate=False)
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Claim]:
+        """See the port."""
+        await self._store.reached()
+        now = self._store.now()
+        lost = take_over_lost(self._tables, request, now, self._store.started_at)
+        ready = take_ready(self._tables, request, request.places - len(lost), now)
+        return [claim_of(r, now, lost=True) for r in lost] + [claim_of(r, now, lost=False) for r in ready]
+
+    async def open(
+        self, claim: Claim, commit_id: str, drafts: Sequence[Draft], *, title: str | None = None
+    ) -> Opened:
+        """See the port."""
+        drafts = tuple(drafts)
+        check_commit_size(drafts)
+        await self._store.reached()
+        session, row, now = *self._rows(claim), self._store.now()
+        if session is None or row is None or not fence_holds(row, claim.fence, now):
+            raise _refusal(loss_reason(row), claim)
+        holder = OpenTurn(row.id, claim.fence.epoch, claim.fence.token)
+        if is_open(session, row):
+            adopted = session.open == holder
+            if not adopted:
+                session.open, session.last_commit = holder, None
+            return Opened("adopted" if adopted else "took-over", row.number or 0, session.seq)
+        if session.open is not None:
+            row.status, row.due_at = "ready", now + timedelta(seconds=1)
+            row.free()
+            raise SessionBusy("another turn of the session is open", session=session.id)
+        if row.deadline is not None and row.deadline < now:
+            self._expire(row)
+            raise TurnClosed(
+                "the turn's deadline passed before it opened", turn=str(claim.turn_id), reason="ended"
+            )
+        row.number, row.opened_at = session.next_number, now
+        seq = self._store.append(session, drafts, turn=row.number, commit_id=commit_id)
+        session.open, session.next_number = holder, session.next_number + 1
+        session.title = title if session.title is None else session.title
+        return Opened("opened", row.number, seq)
+
+    async def append(
+        self,
+        claim: Claim,
+        commit_id: str,
+        drafts: Sequence[Draft],
+        *,
+        stepped: bool = False,
+        calls: Sequence[CallEntry] = (),
+    ) -> int:
+        """See the port."""
+        drafts, calls = tuple(drafts), tuple(calls)
+        check_commit_size(drafts)
+        await self._store.reached()
+        session, row = self._rows(claim)
+        if session is None or row is None or not self._may_write(session, row, claim):
+            raise _refusal(loss_reason(row), claim)
+        if session.last_commit == commit_id:
+            return session.last_seq
+        _refuse_double_lines(calls)
+        seq = self._store.append(session, drafts, turn=row.number, commit_id=commit_id, active=False)
+        self._tables.write_calls(row.id, calls)
+        if stepped:
+            row.attempts, row.suspect, row.alive_losses = 0, False, 0
+        return seq
+
+    async def end(
+        self,
+        claim: Claim,
+        commit_id: str,
+        drafts: Sequence[Draft],
+        ending: Ending,
+        *,
+        calls: Sequence[CallEntry] = (),
+    ) -> Ended:
+        """See the port."""
+        drafts, calls, usage = tuple(drafts), tuple(calls), canonical_json(dict(ending.usage))
+        check_commit_size(drafts)
+        await self._store.reached()
+        session, row = self._rows(claim)
+        if session is None or row is None:
+            raise _refusal("removed", claim)
+        if not self._may_write(session, row, claim):
+            if row.end_commit == commit_id:
+                return self._first_end(session, row)
+            raise _refusal(loss_reason(row), claim)
+        _refuse_double_lines(calls)
+        seq = self._store.append(session, drafts, turn=row.number, commit_id=commit_id)
+        self._tables.write_calls(row.id, calls)
+        row.finish("ended", self._store.now(), ending.outcome, ending.code)
+        row.failure = ending.failure if ending.failure is not None else row.failure
+        row.usage, row.end_commit, session.open = usage, commit_id, None
+        return Ended(seq, self._tables.promote(session.id))
+
+    def _first_end(self, session: StoredSession, row: TurnRow) -> Ended:
+        """What an end answered whose answer was lost; the promoted turn only while it still waits for a worker."""
+        seq = max(record.seq for record in session.records if record.turn == row.number)
+        live = self._tables.live(session.id)
+        return Ended(seq, live.id if live is not None and live.status == "ready" else None)
+
+    async def cancel(self, turn_id: TurnId, owner: OwnerId) -> Cancelled:
+        """See the port."""
+        await self._store.reached()
+        session, row = self._owned(turn_id, owner)
+        holder = row.lease_owner
+        reason = cancel(self._store, self._tables, session, row, self._attempts_max)
+        return Cancelled(
+            took_effect=reason == "cancelled",
+            reason=reason,
+            status=row.status,
+            outcome=row.outcome,
+            code=row.code,
+            holder=holder,
+            session_id=session.id,
+            after=session.seq,
+        )
+
+    async def release(self, turn_id: TurnId, fence: Fence, *, due_in_s: float = 0.0) -> bool:
+        """See the port."""
+        await self._store.reached()
+        row, now = self._tables.turns.get(turn_id), self._store.now()
+        if row is None or not fence_holds(row, fence, now):
+            return False
+        row.status = "ready"
+        row.free()
+        if due_in_s > 0:
+            row.due_at = now + timedelta(seconds=due_in_s)
+        return True
+
+    async def renew(self, fences: Mapping[TurnId, Fence], lease_s: float) -> Renewal:
+        """See the port; nothing is ever skipped here."""
+        await self._store.reached()
+        now = self._store.now()
+        renewed = set()
+        for turn_id, fence in fences.items():
+            row = self._tables.turns.get(turn_id)
+            if row is not None and fence_holds(row, fence, now):
+                row.expires_at = now + timedelta(seconds=lease_s)
+                renewed.add(turn_id)
+        return Renewal(frozenset(renewed), frozenset(), frozenset(fences.keys() - renewed))
+
+    async def watch(self, worker: WorkerId, fences: Mapping[TurnId, Fence]) -> Watched:
+        """See the port."""
+        await self._store.reached()
+        now, turns = self._store.now(), self._tables.turns
+        lost = {
+            turn_id: loss_reason(row)
+            for turn_id, fence in fences.items()
+            if (row := turns.get(turn_id)) is None or row.status != "running" or row.token != fence.token
+        }
+        orphans = {
+            row.id: row.fence
+            for row in turns.values()
+            if row.lease_owner == worker and row.id not in fences and fence_holds(row, row.fence, now)
+        }
+        return Watched(lost, orphans)
+
+    async def reap(self, *, limit: int = 50) -> Sequence[TurnView]:
+        """See the port."""
+        await self._store.reached()
+        now = self._store.now()
+        dead = [row for row in self._tables.turns.values() if is_dead(row, now, self._attempts_max)]
+        dead.sort(key=lambda row: row.expires_at or now)
+        touched = []
+        for row in dead[:limit]:
+            session = self._store.sessions[row.session_id]
+            reap(self._store, self._tables, session, row, self._attempts_max)
+            touched.append(view_of(row, session, now))
+        return touched
+
+    async def expire(self, *, limit: int = 50) -> int:
+        """See the port."""
+        await self._store.reached()
+        now = self._store.now()
+        late = [
+            (row.deadline, row.id)
+            for row in self._tables.turns.values()
+            if row.status in ("queued", "ready")
+            and row.number is None
+            and row.deadline is not None
+            and row.deadline < now
+        ]
+        for _, turn_id in sorted(late)[:limit]:
+            self._expire(self._tables.turns[turn_id])
+        return len(late[:limit])
+
+    def _expire(self, row: TurnRow) -> None:
+        row.finish("expired", self._store.now(), code="turn.deadline")
+        self._tables.promote(row.session_id)
+
+    async def get(self, turn_id: TurnId, owner: OwnerId) -> TurnView:
+        """See the port."""
+        await self._store.reached()
+        session, row = self._owned(turn_id, owner)
+        return view_of(row, session, self._store.now())
+
+    async def calls(self, session_id: SessionId, turn_id: TurnId) -> Sequence[CallEntry]:
+        """See the port."""
+        await self._store.reached()
+        row = self._tables.turns.get(turn_id)
+        if row is None or row.session_id != session_id:
+            return []
+        return sorted(self._tables.ledger.get(turn_id, {}).values(), key=lambda c: (c.step, c.ordinal))
+
+    async def seen(self, worker: WorkerSeen) -> None:
+        """See the port."""
+        await self._store.reached()
+        now, known = self._store.now(), self._tables.workers.get(worker.worker)
+        started_at = now if known is None else known.started_at
+        self._tables.workers[worker.worker] = WorkerRow(worker, started_at, now)
+
+    async def gone(self, worker: WorkerId) -> None:
+        """See the port."""
+        await self._store.reached()
+        self._tables.workers.pop(worker, None)
+
+    async def workers(self) -> Sequence[Mapping[str, Any]]:
+        """See the port."""
+        await self._store.reached()
+        now = self._store.now()
+        return [_worker(self._tables.workers[worker], now=now) for worker in sorted(self._tables.workers)]
+
+    async def backlog(self, pool: str, revisions: Sequence[str] = ()) -> Backlog:
+        """See the port."""
+        await self._store.reached()
+        now, count = self._store.now(), self._tables.count
+        ready = [row for row in self._tables.turns.values() if row.status == "ready" and row.pool == pool]
+        unserved: dict[str, int] = {}
+        for row in ready:
+            if revisions and row.agent_revision not in revisions:
+                unserved[row.agent_revision] = unserved.get(row.agent_revision, 0) + 1
+        oldest_s = max([(now - row.due_at).total_seconds() for row in ready], default=0.0)
+        return Backlog(len(ready), count("queued"), count("running"), max(0.0, oldest_s), unserved)
+
+    async def has_overdue(self, pool: str, older_than_s: float) -> bool:
+        """See the port."""
+        await self._store.reached()
+        edge = self._store.now() - timedelta(seconds=older_than_s)
+        return any(
+            row.status == "ready" and row.pool == pool and row.due_at < edge
+            for row in self._tables.turns.values()
+        )
+
+    def _rows(self, claim: Claim) -> tuple[StoredSession | None, TurnRow | None]:
+        return self._store.sessions.get(claim.session_id), self._tables.turns.get(claim.turn_id)
+
+    def _owned(self, turn_id: TurnId, owner: OwnerId) -> tuple[StoredSession, TurnRow]:
+        row = self._tables.turns.get(turn_id)
+        if row is None or row.owner != owner:
+            raise TurnMissing("no such turn", turn=str(turn_id))
+        return self._store.sessions[row.session_id], row
+
+    def _may_write(self, session: StoredSession, row: TurnRow, claim: Claim) -> bool:
+        named = session.open == OpenTurn(row.id, claim.fence.epoch, claim.fence.token)
+        return named and fence_holds(row, claim.fence, self._store.now())
+
+
+def _receipt(row: TurnRow, after: int, *, duplicate: bool) -> Receipt:
+    return Receipt(row.id, row.run_id, row.session_id, row.position, row.status, after, duplicate)
+
+
+def _refusal(reason: str, claim: Claim) -> FenceLost:
+    turn, epoch = str(claim.turn_id), claim.fence.epoch
+    if reason == "lost":
+        return FenceLost("another worker owns the turn, or its lease passed", turn=turn, epoch=epoch)
+    return TurnClosed(f"the turn was closed: {reason}", turn=turn, reason=reason, epoch=epoch)
+
+
+def _refuse_double_lines(calls: Sequence[CallEntry]) -> None:
+    if len({call.invocation_id for call in calls}) < len(calls):
+        raise StoreDefect("a commit writes one ledger line twice")
+
+
+def _worker(row: WorkerRow, *, now: Any) -> Mapping[str, Any]:
+    said = row.said
+    return {
+        "id": said.worker,
+        "host": said.host,
+        "pid": said.pid,
+        "queues": list(said.queues),
+        "revisions": list(said.revisions),
+        "capacity": said.capacity,
+        "held": said.held,
+        "version": said.version,
+        "draining": said.draining,
+        "started_at": row.started_at,
+        "silent_s": (now - row.last_seen).total_seconds(),
+    }

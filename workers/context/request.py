@@ -1,0 +1,47 @@
+"""The request of one step and its header: the header is saved first and says everything but the messages (REQ-01 to 07)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.agents import Agent
+from shared.models.types import ModelRequest, SystemMessage, ToolDeclaration
+from shared.sessions.vocabulary import RequestPrepared, ToolDeclared
+from workers.context.transcript import RECIPE, Transcript
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A model request and the header that is committed before it is sent."""
+
+    request: ModelRequest
+    header: RequestPrepared
+
+
+def prepare_request(
+    agent: Agent, transcript: Transcript, *, model: str, run_id: str, session_id: str, run: int, step: int
+) -> PreparedRequest:
+    """Build the request of a step and its header; pure, so a repeated attempt builds the same bytes."""
+    tools = tuple(ToolDeclaration(t.name, t.description, t.parameters) for t in agent.tools)
+    request = ModelRequest(
+        model=model,
+        messages=(SystemMessage(agent.instructions), *transcript.messages),
+        tools=tools,
+        cache_key=session_id,
+    )
+    header = RequestPrepared(
+        run_id=run_id,
+        run=run,
+        step=step,
+        system=agent.instructions,
+        tools=[
+            ToolDeclared(name=t.name, description=t.description, parameters=dict(t.parameters)) for t in tools
+        ],
+        tool_choice=request.tool_choice,
+        model={"name": model},
+        cache_key=request.cache_key,
+        call_policy={},
+        recipe=dict(RECIPE),
+        through=transcript.through,
+    )
+    return PreparedRequest(request, header)

@@ -1,0 +1,69 @@
+"""Which figures of a turn worker its metrics show."""
+
+from __future__ import annotations
+
+from shared.database.counters import WorkCounters
+from shared.wakes.port import WakePublisher
+from workers.metrics import PartsCollector
+from workers.pump import Pump
+from workers.turns.holdings import Holding, Holdings
+from workers.turns.runner import TurnRunner
+
+
+def turn_figures(
+    collector: PartsCollector,
+    pump: Pump[Holding],
+    holdings: Holdings,
+    runner: TurnRunner,
+    wakes: WakePublisher,
+    counters: WorkCounters,
+) -> None:
+    """Add the figures of the turns queue: claims, ends, refusals, wakes and the cost of each unit of work."""
+    collector.add_gauge(
+        "turnkeeper_turns_held", "Turns that this process holds.", lambda: float(pump.info()["held"])
+    )
+    collector.add_counter(
+        "turnkeeper_turns_ended",
+        "Turns that this process ended, by outcome.",
+        "outcome",
+        lambda: {k: float(v) for k, v in runner.counts.ended.items()},
+    )
+    collector.add_counter(
+        "turnkeeper_turns_lost",
+        "Turns that were no longer ours, by reason.",
+        "reason",
+        lambda: {k: float(v) for k, v in holdings.counts.lost.items()},
+    )
+    collector.add_counter(
+        "turnkeeper_turn_events",
+        "Claims, renewals, refusals and repairs of this process.",
+        "event",
+        lambda: {
+            "stale_write_refused": runner.counts.stale_writes_refused,
+            "handed_back": runner.counts.handed_back,
+            "taken_over": runner.counts.taken_over,
+            "renewed": holdings.counts.renewed,
+            "renewal_refused": holdings.counts.renewals_refused,
+            "watchdog_fired": holdings.counts.watchdog_fired,
+            "orphan_released": holdings.counts.orphans_released,
+            **{name: pump.info()[name] for name in ("claims", "claimed", "lost_claims", "claim_failures")},
+        },
+    )
+    collector.add_counter(
+        "turnkeeper_wakes",
+        "Wakes of this process, by what became of them.",
+        "result",
+        lambda: {
+            "published": wakes.stats().published,
+            "coalesced": wakes.stats().coalesced,
+            "dropped": wakes.stats().dropped,
+            "failed": wakes.stats().failed,
+        },
+    )
+    for figure in ("calls", "statements", "round_trips", "commits", "rows"):
+        collector.add_counter(
+            f"turnkeeper_store_{figure}",
+            f"{figure} by unit of work.",
+            "unit",
+            lambda figure=figure: {u: float(getattr(c, figure)) for u, c in counters.units.items()},  # type: ignore[misc]  # mypy cannot type a lambda's default
+        )

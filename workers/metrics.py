@@ -1,0 +1,53 @@
+"""A worker's own metrics, served on ``TURNKEEPER_METRICS_PORT`` (0 = off): read from the parts' counters when scraped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+#: (name, what it means, figures by label value); a plain figure has the label value "".
+Figures = Mapping[str, float]
+
+
+class PartsCollector(Collector):
+    """Collects counters and gauges from plain figures; knows nothing of the parts."""
+
+    def __init__(self) -> None:
+        self._counters: list[tuple[str, str, str, Callable[[], Figures]]] = []
+        self._gauges: list[tuple[str, str, Callable[[], float]]] = []
+
+    def add_counter(self, name: str, text: str, label: str, read: Callable[[], Figures]) -> None:
+        """Add a counter with one label; ``read`` gives its figures by label value."""
+        self._counters.append((name, text, label, read))
+
+    def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """Add a gauge without labels."""
+        self._gauges.append((name, text, read))
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric families as they stand now."""
+        for name, text, label, read in self._counters:
+            family = CounterMetricFamily(name, text, labels=[label])
+            for value, figure in sorted(read().items()):
+                family.add_metric([value], figure)
+            yield family
+        for name, text, read_gauge in self._gauges:
+            yield GaugeMetricFamily(name, text, value=read_gauge())
+
+
+def serve_metrics(collector: PartsCollector, port: int) -> Callable[[], None]:
+    """Serve the metrics on loopback and return what stops it; does nothing for port 0."""
+    if port == 0:
+        return lambda: None
+    registry = CollectorRegistry()
+    registry.register(collector)
+    server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
+
+    def stop() -> None:
+        server.shutdown()
+        thread.join(timeout=1.0)
+
+    return stop

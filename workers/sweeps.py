@@ -1,0 +1,188 @@
+"""The sweeps of upkeep: loops under a lease that repair what a lost wake, worker or broker left (DST-11, 12).
+
+One upkeep process works at a time per kind of sweep; others stand by and take over when its lease passes. What a sweep
+costs follows what is owed, not how much history there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from shared.domain.errors import LeaseHeld, TurnkeeperError
+from shared.domain.ids import SessionId
+from shared.leases.port import Leases, NamedLease
+from shared.turns.queue import TurnQueue
+from shared.wakes.names import TURNS
+from shared.wakes.port import WakePublisher
+
+_log: Final = logging.getLogger(__name__)
+
+OVERDUE_S: Final = 1.0
+BATCH: Final = 50
+#: Batches of one sweep; what is left is found by the next.
+BATCHES_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A kind of repair: its lease's name and what one pass does; the pass answers how much it repaired."""
+
+    name: str
+    act: Callable[[], Awaitable[int]]
+
+
+@dataclass(slots=True)
+class SweepCounts:
+    """Figures of the process since its start, by kind."""
+
+    passes: dict[str, int] = field(default_factory=dict)
+    repaired: dict[str, int] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+
+
+class Sweeps:
+    """Serves the upkeep queue: every sweep on its own beat of ``every_s``, and at once when a wake asks.
+
+    A :class:`workers.parts.QueueServer`.
+    """
+
+    def __init__(
+        self, sweeps: Sequence[Sweep], leases: Leases, holder: str, *, every_s: float, lease_s: float
+    ) -> None:
+        self._sweeps = tuple(sweeps)
+        self._leases = leases
+        self._holder = holder
+        self._every_s = every_s
+        self._lease_s = lease_s
+        self._asked = {sweep.name: asyncio.Event() for sweep in self._sweeps}
+        self._stop = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._active: set[str] = set()
+        self.counts = SweepCounts()
+
+    def offer(self, ids: Sequence[str]) -> None:
+        """Sweep now. Ids mean nothing here."""
+        for event in self._asked.values():
+            event.set()
+
+    async def serve(self) -> None:
+        """Sweep until drained or stopped."""
+        self._tasks = {asyncio.create_task(self._beat(s), name=f"sweep:{s.name}") for s in self._sweeps}
+        await self._stop.wait()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Finish the pass under way, free the leases, and end; a pass past ``timeout_s`` is cancelled."""
+        self._stop.set()
+        self.offer(())
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+        self.stop_now()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1.0)
+
+    def stop_now(self) -> None:
+        """Cancel every sweep."""
+        self._stop.set()
+        for task in self._tasks:
+            task.cancel()
+
+    def info(self) -> Mapping[str, Any]:
+        """Return which sweeps this process holds now."""
+        return {
+            "held": 0,
+            "capacity": len(self._sweeps),
+            "ids": [],
+            "sweeps": sorted(self._active),
+            "repaired": dict(self.counts.repaired),
+        }
+
+    async def _beat(self, sweep: Sweep) -> None:
+        lease: NamedLease | None = None
+        try:
+            while not self._stop.is_set():
+                lease = await self._pass(sweep, lease)
+                await self._rest(sweep)
+        finally:
+            if lease is not None:
+                await self._free(lease)
+
+    async def _pass(self, sweep: Sweep, lease: NamedLease | None) -> NamedLease | None:
+        """One pass under the lease; returns the lease if it is (still) ours."""
+        try:
+            if lease is not None and not await self._leases.renew(lease):
+                lease = None
+            if lease is None:
+                lease = await self._leases.acquire(sweep.name, self._holder, self._lease_s)
+            self._active.add(sweep.name)
+            # The lease outlasts the pass: a pass that takes longer is cut, and the next holder goes on.
+            async with asyncio.timeout(self._lease_s * 0.8):
+                repaired = await sweep.act()
+            _add(self.counts.passes, sweep.name, 1)
+            _add(self.counts.repaired, sweep.name, repaired)
+        except LeaseHeld:
+            self._active.discard(sweep.name)
+        except (TurnkeeperError, TimeoutError) as error:
+            self._active.discard(sweep.name)
+            _add(self.counts.failures, sweep.name, 1)
+            _log.warning(
+                "sweep %s failed: %s", sweep.name, error or "took too long", extra={"sweep": sweep.name}
+            )
+        return lease
+
+    async def _rest(self, sweep: Sweep) -> None:
+        asked = self._asked[sweep.name]
+        try:
+            async with asyncio.timeout(self._every_s):
+                await asked.wait()
+        except TimeoutError:
+            pass
+        asked.clear()
+
+    async def _free(self, lease: NamedLease) -> None:
+        try:
+            await self._leases.release(lease)
+        except TurnkeeperError as error:
+            _log.info("lease %s was not released: %s; it passes by itself", lease.name, error)
+
+
+def turn_sweeps(
+    queue: TurnQueue, wakes: WakePublisher, *, on_change: Callable[[SessionId], None]
+) -> tuple[Sweep, ...]:
+    """Return the sweeps of the turn queue: reap and free dead rows, end late ones, ring for what nobody was woken for."""
+
+    async def reap_batch() -> int:
+        touched = await queue.reap(limit=BATCH)
+        for turn in touched:
+            on_change(turn.session_id)
+        return len(touched)
+
+    async def ring() -> int:
+        overdue = await queue.has_overdue(TURNS, OVERDUE_S)
+        if overdue:
+            wakes.ring(TURNS)
+        return int(overdue)
+
+    async def drain(batch: Callable[[], Awaitable[int]]) -> int:
+        done = 0
+        for _ in range(BATCHES_MAX):
+            done += (last := await batch())
+            if last < BATCH:
+                break
+        if done:
+            wakes.ring(TURNS)
+        return done
+
+    return (
+        Sweep("turns.reap", partial(drain, reap_batch)),
+        Sweep("turns.expire", partial(drain, partial(queue.expire, limit=BATCH))),
+        Sweep("turns.ring", ring),
+    )
+
+
+def _add(counts: dict[str, int], name: str, n: int) -> None:
+    counts[name] = counts.get(name, 0) + n

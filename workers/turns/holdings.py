@@ -1,0 +1,223 @@
+"""What this process holds: every claimed turn with its fence and the moment until which it may be trusted.
+
+One loop renews all leases in one statement, one asks once a second which turns were cancelled or lost, and a timer a
+turn (the watchdog) cancels work whose lease could not be renewed in time, whatever the reason (core 2, rule 4; core 8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from shared.domain.errors import Unavailable
+from shared.domain.ids import TurnId, WorkerId
+from shared.leases.fence import Fence
+from shared.leases.watchdog import watchdog_deadline
+from shared.turns.queue import Claim, TurnQueue
+
+_log: Final = logging.getLogger(__name__)
+
+SKIPPED_RETRIES: Final = 3
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """One claimed turn. ``lost`` says why it is no longer ours; its task is cancelled then and stores nothing more."""
+
+    claim: Claim
+    task: asyncio.Task[None] | None = None
+    lost: str | None = None
+    watchdog: asyncio.TimerHandle | None = None
+
+    def lose(self, reason: str) -> None:
+        """Mark the turn as no longer ours and cancel its work at its next await. The first reason stays."""
+        if self.lost is None:
+            self.lost = reason
+            if self.task is not None:
+                self.task.cancel()
+
+
+@dataclass(slots=True)
+class HoldingCounts:
+    """Figures of the process since its start."""
+
+    renewed: int = 0
+    renewals_refused: int = 0
+    watchdog_fired: int = 0
+    lost: dict[str, int] = field(default_factory=dict)
+    orphans_released: int = 0
+
+
+class Holdings:
+    """Keeps the leases of one process. All methods belong to its event loop."""
+
+    def __init__(
+        self, queue: TurnQueue, worker: WorkerId, *, lease_s: float, renew_s: float, poll_s: float
+    ) -> None:
+        self._queue = queue
+        self._worker = worker
+        self._lease_s = lease_s
+        self._renew_s = renew_s
+        self._poll_s = poll_s
+        self._held: dict[TurnId, Holding] = {}
+        self._look = asyncio.Event()
+        self._claims_begun = 0
+        self._claims_done = 0
+        self._orphans: dict[TurnId, tuple[Fence, int]] = {}
+        self._store_failed_at = float("-inf")
+        self.counts = HoldingCounts()
+
+    # --- for the claimer and the runner ------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def suspects(self) -> int:
+        """Turns held now that may have killed a worker before."""
+        return sum(h.claim.suspect for h in self._held.values())
+
+    @property
+    def may_take_over(self) -> bool:
+        """False for one lease after this process was itself without the database (core 7)."""
+        return asyncio.get_running_loop().time() - self._store_failed_at > self._lease_s
+
+    def note_store_failure(self) -> None:
+        """Remember that the database could not be reached just now."""
+        self._store_failed_at = asyncio.get_running_loop().time()
+
+    def begin_claim(self) -> float:
+        """Note that a claim is sent now; return the moment, from which its leases are trusted."""
+        self._claims_begun += 1
+        return asyncio.get_running_loop().time()
+
+    def end_claim(self) -> None:
+        """Note that the claim was answered, or will never be."""
+        self._claims_done += 1
+
+    def take(self, claim: Claim, sent_at: float) -> Holding:
+        """Hold a claimed turn; its watchdog runs from when the claim was sent."""
+        holding = Holding(claim)
+        self._held[claim.turn_id] = holding
+        self._arm(holding, sent_at)
+        return holding
+
+    def drop(self, holding: Holding) -> None:
+        """Let go of a turn that ended, was given back or was lost."""
+        if holding.watchdog is not None:
+            holding.watchdog.cancel()
+        if self._held.get(holding.claim.turn_id) is holding:
+            del self._held[holding.claim.turn_id]
+        if holding.lost is not None:
+            self.counts.lost[holding.lost] = self.counts.lost.get(holding.lost, 0) + 1
+
+    def look_soon(self) -> None:
+        """Ask the store at once what was cancelled or lost (a hint came)."""
+        self._look.set()
+
+    # --- loops, from start to the end of the drain -------------------------------------------------------------
+
+    async def renew_for_ever(self) -> None:
+        """Renew every lease each ``renew_s`` seconds."""
+        while True:
+            await asyncio.sleep(self._renew_s)
+            await self._guard(self._renew_all)
+
+    async def watch_for_ever(self) -> None:
+        """Ask each ``poll_s`` seconds, and when a hint comes, which turns are still ours."""
+        while True:
+            try:
+                async with asyncio.timeout(self._poll_s):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+            self._look.clear()
+            await self._guard(self._watch)
+
+    async def _guard(self, act: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await act()
+        except Unavailable as error:
+            self.note_store_failure()
+            _log.warning("leases could not be looked after: %s", error, extra={"code": error.code})
+
+    async def _renew_all(self) -> None:
+        waiting = {turn: h.claim.fence for turn, h in self._held.items() if h.lost is None}
+        for _ in range(SKIPPED_RETRIES):
+            if not waiting:
+                return
+            sent_at = asyncio.get_running_loop().time()
+            answer = await self._queue.renew(waiting, self._lease_s)
+            self.counts.renewed += len(answer.renewed)
+            for turn in answer.renewed:
+                self._rearm(turn, waiting[turn], sent_at)
+            for turn in answer.lost:
+                self.counts.renewals_refused += 1
+                self._lose(turn, waiting[turn], "lost")
+            # A row that someone has locked just now is tried again at once; the next round comes anyway.
+            waiting = {turn: fence for turn, fence in waiting.items() if turn in answer.skipped}
+
+    async def _watch(self) -> None:
+        asked = {turn: h.claim.fence for turn, h in self._held.items() if h.lost is None}
+        watched = await self._queue.watch(self._worker, asked)
+        for turn, reason in watched.lost.items():
+            self._lose(turn, asked[turn], reason)
+        # Counted after the answer: a claim begun while we asked may own what we were told of.
+        await self._release_orphans(watched.orphans, self._claims_begun)
+
+    async def _release_orphans(self, found: Mapping[TurnId, Fence], begun: int) -> None:
+        """Give back rows that are ours without our knowing: the answer of the claim that took them was lost.
+
+        A row of a claim still under way looks the same, so only a row first seen before that many claims were answered
+        is given back.
+        """
+        unknown = {
+            turn: fence
+            for turn, fence in found.items()
+            if (held := self._held.get(turn)) is None or held.claim.fence != fence
+        }
+        seen = {}
+        for turn, fence in unknown.items():
+            before = self._orphans.get(turn)
+            seen[turn] = before if before is not None and before[0] == fence else (fence, begun)
+        self._orphans = seen
+        for turn, (fence, since) in list(seen.items()):
+            if self._claims_done >= since and await self._queue.release(turn, fence):
+                self.counts.orphans_released += 1
+                del self._orphans[turn]
+
+    # --- watchdog ----------------------------------------------------------------------------------------------
+
+    def _arm(self, holding: Holding, sent_at: float) -> None:
+        if holding.watchdog is not None:
+            holding.watchdog.cancel()
+        loop = asyncio.get_running_loop()
+        deadline = watchdog_deadline(sent_at, self._lease_s)
+        holding.watchdog = loop.call_at(deadline, self._bark, holding)
+
+    def _rearm(self, turn: TurnId, fence: Fence, sent_at: float) -> None:
+        holding = self._held.get(turn)
+        if holding is not None and holding.claim.fence == fence and holding.lost is None:
+            self._arm(holding, sent_at)
+
+    def _bark(self, holding: Holding) -> None:
+        self.counts.watchdog_fired += 1
+        _log.warning("a lease could not be renewed in time; its work is cancelled", extra=_about(holding))
+        holding.lose("watchdog")
+
+    def _lose(self, turn: TurnId, fence: Fence, reason: str) -> None:
+        holding = self._held.get(turn)
+        if holding is not None and holding.claim.fence == fence:
+            _log.info("a turn is no longer held: %s", reason, extra=_about(holding))
+            holding.lose(reason)
+
+
+def _about(holding: Holding) -> dict[str, object]:
+    return {
+        "turn": str(holding.claim.turn_id),
+        "session": holding.claim.session_id,
+        "epoch": holding.claim.fence.epoch,
+    }
