@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from shared.database.embedded import EmbeddedServers
+from shared.wakes.celery_publisher import CeleryWakePublisher
 from tests.support.system import LEASE_S, System, eventually
 
 
@@ -66,10 +67,10 @@ def test_a_tool_that_outlasts_the_lease_runs_once_while_its_lease_is_renewed(sys
     receipt = system.admit(session, text)
     state = system.finished(receipt["turn_id"])
 
-    assert (state["outcome"], state["attempts"]) == ("completed", 0)
+    assert state["outcome"] == "completed"
     assert len(system.effects()) == 1
-    [row] = system.query("SELECT epoch FROM turns WHERE id = %s", receipt["turn_id"])
-    assert row["epoch"] == 1
+    [row] = system.query("SELECT epoch, attempts, suspect FROM turns WHERE id = %s", receipt["turn_id"])
+    assert (row["epoch"], row["attempts"], row["suspect"]) == (1, 0, False)
 
 
 @pytest.mark.behaviour("DST-04", "DST-12")
@@ -211,7 +212,8 @@ def test_a_turn_that_kills_every_worker_ends_interrupted_and_its_session_is_free
     while system.turn(receipt["turn_id"])["status"] != "ended" and dead < 7:
         doomed = system.start_worker(failpoints="turn.requested=kill")
         ended = eventually(
-            lambda doomed=doomed: doomed.returncode or system.turn(receipt["turn_id"])["status"] == "ended", "an end"
+            lambda doomed=doomed: doomed.returncode or system.turn(receipt["turn_id"])["status"] == "ended",
+            "an end",
         )
         dead += ended == -signal.SIGKILL
     # The first loss is free and so is one that finds the process's row still fresh; the third counted one is the last.
@@ -222,4 +224,37 @@ def test_a_turn_that_kills_every_worker_ends_interrupted_and_its_session_is_free
     system.start_worker()
     after = system.admit(session, "Are you there?")
     assert system.finished(after["turn_id"])["outcome"] == "completed"
+    system.verify(session)
+
+
+@pytest.mark.behaviour("DST-04", "DST-07")
+def test_wakes_replayed_while_a_turn_runs_and_after_it_ended_change_nothing(system: System) -> None:
+    """B01, B02: the same wake fifty times, to two workers."""
+    session = system.create_session()
+    system.start_worker()
+    system.start_worker()
+    system.hold_model()
+    receipt = system.admit(
+        session, 'Pay. [[offline: {"tool": "pay", "args": {"amount": 1}, "reply": "Paid."}]]'
+    )
+    system.wait_for_calls(1)
+    wakes = CeleryWakePublisher(system.servers.redis_url)
+
+    def ring_fifty_times() -> None:
+        published = wakes.stats().published
+        for _ in range(50):
+            wakes.ring("turns", [receipt["turn_id"]])
+        eventually(lambda: wakes.stats().published > published, "the wakes are out")
+
+    ring_fifty_times()
+    system.release_model()
+    assert system.finished(receipt["turn_id"])["outcome"] == "completed"
+    ring_fifty_times()
+    after = system.admit(session, "And?")
+    system.finished(after["turn_id"])
+    wakes.close(5)
+
+    assert len(system.effects()) == 1
+    assert system.calls(session) == 3
+    assert system.kinds(session).count("turn.reply") == 2
     system.verify(session)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,9 @@ from shared.turns.queue import Claim, ClaimRequest, Ending
 from shared.wakes.inproc import InprocWakes
 from shared.wakes.port import WakePublisher
 from tests.support.small_app import app as small_app
+from tests.support.waiting import await_until
 
+WORKER = WorkerId("turns@test:1:1:aa")
 CLOSE_WITHIN_S = 20.0
 
 
@@ -80,17 +82,34 @@ async def running_producer(
     server = ProducerServer(config, traffic, drain_s=drain_s)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        while not server.started:
-            if serving.done():
-                serving.result()
-                raise AssertionError("the producer ended while it started")
-            await asyncio.sleep(0)
+        await await_until(lambda: server.started or serving.done(), within_s=20.0, what="a started producer")
+        if serving.done():
+            serving.result()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         yield Producer(url, application.state.parts, bell, server, serving)
     finally:
         traffic.begin_drain()
         server.should_exit = True
         await asyncio.wait_for(asyncio.shield(serving), CLOSE_WITHIN_S)
+
+
+@asynccontextmanager
+async def calling(
+    database_url: str, *, owner: str = "ann", **options: Any
+) -> AsyncIterator[tuple[Producer, httpx2.AsyncClient]]:
+    """Run a producer and yield it with a client that has a key of ``owner``."""
+    async with AsyncExitStack() as stack:
+        producer = await stack.enter_async_context(running_producer(database_url, **options))
+        client = producer.client(await producer.key_for(owner))
+        yield producer, await stack.enter_async_context(client)
+
+
+async def await_status(client: httpx2.AsyncClient, path: str, status: int, *, within_s: float = 30.0) -> None:
+    """Ask until the answer has this status."""
+    async with asyncio.timeout(within_s):
+        while True:
+            if (await client.get(path)).status_code == status:
+                return
 
 
 def producer_settings(database_url: str, *, redis_url: str, broker_url: str, **settings: Any) -> Settings:
@@ -110,7 +129,7 @@ async def create_session(client: httpx2.AsyncClient, **fields: Any) -> str:
 
 async def claim_turn(parts: ProducerParts, turn_id: str | None = None) -> Claim:
     """Claim a turn as a worker does."""
-    request = ClaimRequest(worker=WorkerId("turns@test:1:1:aa"), places=1, revisions=("1", "2"), lease_s=60.0)
+    request = ClaimRequest(worker=WORKER, places=1, revisions=("1", "2"), lease_s=60.0)
     [claim] = await parts.queue.claim(request)
     assert turn_id is None or str(claim.turn_id) == turn_id
     return claim

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -114,6 +116,19 @@ class System:
         )
         return child
 
+    def operate(self, *arguments: str, module: str = "celery") -> str:
+        """Run a command as an operator would and return its output."""
+        done = subprocess.run(
+            [sys.executable, "-m", module, *arguments],
+            capture_output=True,
+            text=True,
+            env=dict(os.environ) | self.environment(),
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     def worker_pids(self) -> set[int]:
         """Return the pids that ever wrote a worker row here."""
         return {row["pid"] for row in self.query("SELECT pid FROM workers")}
@@ -121,10 +136,11 @@ class System:
     def _start(self, name: str, module: str, *arguments: str, env: Mapping[str, str] | None = None) -> Child:
         argv = (sys.executable, "-m", module, *arguments)
         return self.processes.start(
-            Program(name, argv, env=self._environment() | dict(env or {}), restart=False)
+            Program(name, argv, env=self.environment() | dict(env or {}), restart=False)
         )
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """Return what every process of the system is told by its environment."""
         return {
             "DATABASE_URL": self.servers.database_url,
             "CELERY_BROKER_URL": self.servers.redis_url,

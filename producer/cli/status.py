@@ -1,0 +1,95 @@
+"""``turnkeeper status``: pools, workers and what is owed, in one screen or as JSON (OPS-04)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from producer.cli.running import find_database_url
+from shared.database.pool import Database
+from shared.settings import load_settings
+from shared.turns.postgres import PostgresTurnQueue
+from shared.turns.queue import Backlog
+from shared.wakes.names import QUEUES, TURNS
+
+WORKER_FIELDS = (
+    "id",
+    "host",
+    "pid",
+    "queues",
+    "revisions",
+    "capacity",
+    "held",
+    "version",
+    "draining",
+    "silent_s",
+)
+
+
+def command(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a screen.")] = False,
+) -> None:
+    """Show pools, workers with what they hold, what is owed and for how long, and revisions that nobody serves."""
+    settings = load_settings()
+    backlog, workers = asyncio.run(_read(find_database_url(settings)))
+    found = report(backlog, workers)
+    if as_json:
+        print(json.dumps(found))
+        return
+    print("\n".join(screen(found, silent_after_s=4 * settings.worker_seen_s)))
+
+
+async def _read(url: str) -> tuple[Backlog, Sequence[Mapping[str, Any]]]:
+    database = Database(url, connections=1, name="turnkeeper-status")
+    await database.open(wait_s=5.0)
+    try:
+        queue = PostgresTurnQueue(database)
+        workers = await queue.workers()
+        served = sorted({revision for worker in workers for revision in worker["revisions"]})
+        return await queue.backlog(TURNS, served or [""]), workers
+    finally:
+        await database.close()
+
+
+def report(backlog: Backlog, workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what ``--json`` prints."""
+    pools: dict[str, dict[str, Any]] = {}
+    for pool in QUEUES:
+        mine = [w for w in workers if pool in w["queues"]]
+        pools[pool] = {
+            "workers": len(mine),
+            "capacity": sum(w["capacity"] for w in mine),
+            "held": sum(w["held"] for w in mine),
+        }
+    pools[TURNS] |= asdict(backlog)
+    return {
+        "pools": pools,
+        "workers": [{name: worker[name] for name in WORKER_FIELDS} for worker in workers],
+    }
+
+
+def screen(found: Mapping[str, Any], *, silent_after_s: float) -> Iterator[str]:
+    """Yield the lines of the screen."""
+    turns = found["pools"][TURNS]
+    yield f"{'pool':<10}{'workers':>8}{'held':>8}{'places':>8}"
+    for name, pool in found["pools"].items():
+        yield f"{name:<10}{pool['workers']:>8}{pool['held']:>8}{pool['capacity']:>8}"
+    yield ""
+    yield f"turns: {turns['ready']} ready, {turns['queued']} queued behind, {turns['running']} running"
+    yield f"oldest owed: {turns['oldest_due_s']:.1f} s"
+    for revision, count in turns["unserved"].items():
+        yield f"no worker serves revision {revision!r}: {count} ready"
+    yield ""
+    if not found["workers"]:
+        yield "no workers"
+    for worker in found["workers"]:
+        note = "draining" if worker["draining"] else ""
+        if worker["silent_s"] > silent_after_s:
+            note = f"silent for {worker['silent_s']:.0f} s"
+        held = f"{worker['held']}/{worker['capacity']}"
+        yield f"{','.join(worker['queues']):<10}{held:>10}  pid {worker['pid']:<8} {worker['host']}  {note}".rstrip()

@@ -1,0 +1,137 @@
+"""What a whole turn costs: exact statements, round trips and commits, without renewals, polls and idle claims."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from shared.agents import Agent, App, tool
+from shared.database.counters import UnitCount
+from shared.database.pool import Database
+from shared.domain.failpoints import Failpoints
+from shared.domain.ids import OwnerId, SessionId, WorkerId, new_run_id, new_session_id, new_turn_id
+from shared.feed.inproc import InprocFeed
+from shared.models.scripted import ScriptedModel, ScriptedReply
+from shared.models.types import ToolCall
+from shared.sessions.log import NewSession
+from shared.sessions.postgres import PostgresSessionLog
+from shared.turns.postgres import PostgresTurnQueue
+from shared.turns.queue import Admission, AdmissionLimits
+from workers.executor import BoundedExecutor
+from workers.turns.claims import TurnClaimer
+from workers.turns.holdings import Holdings
+from workers.turns.runner import TurnRunner
+
+OWNER = OwnerId("o")
+WORKER = WorkerId("w")
+
+
+@tool(repeatable=True)
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+class Bench:
+    """A producer's and a worker's parts in one process, over a real database, with one counter for both."""
+
+    def __init__(self, database: Database, model: ScriptedModel) -> None:
+        self.database = database
+        self.queue = PostgresTurnQueue(database)
+        self.log = PostgresSessionLog(database)
+        feed = InprocFeed()
+        holdings = Holdings(self.queue, WORKER, lease_s=15, renew_s=5, poll_s=1)
+        self.runner = TurnRunner(
+            queue=self.queue,
+            log=self.log,
+            app=App([Agent("a", "Answer.", tools=[add])]),
+            model=model,
+            default_model="m",
+            holdings=holdings,
+            executor=BoundedExecutor(1),
+            failpoints=Failpoints(),
+            feed=feed,
+            hints=feed,
+            ring=lambda ids: None,
+        )
+        self.claimer = TurnClaimer(
+            queue=self.queue,
+            holdings=holdings,
+            worker=WORKER,
+            revisions=["1"],
+            lease_s=15,
+            attempts_max=3,
+            suspects_max=8,
+            running_per_owner=256,
+        )
+
+    async def session(self) -> SessionId:
+        session = new_session_id()
+        await self.log.create(NewSession(session, OWNER))
+        return session
+
+    async def turn(self, session: SessionId) -> dict[str, UnitCount]:
+        """Admit and run one turn; return what it cost by unit of work."""
+        self.database.counters.reset()
+        admission = Admission(new_turn_id(), new_run_id(), session, OWNER, {"text": "hello"})
+        await self.queue.admit(admission, AdmissionLimits())
+        [holding] = await self.claimer.claim(1, ())
+        await self.runner.run(holding)
+        return dict(self.database.counters.snapshot())
+
+
+@asynccontextmanager
+async def bench(url: str, model: ScriptedModel) -> AsyncIterator[Bench]:
+    database = Database(url, connections=2)
+    await database.open()
+    try:
+        yield Bench(database, model)
+    finally:
+        await database.close()
+
+
+def total(units: dict[str, UnitCount], figure: str) -> int:
+    return sum(getattr(count, figure) for count in units.values())
+
+
+@pytest.mark.behaviour("API-20")
+async def test_a_lone_one_step_turn_is_four_commits_of_one_round_trip_each_and_one_read(
+    database_url: str,
+) -> None:
+    async with bench(database_url, ScriptedModel(["hi", "hi again"])) as one:
+        session = await one.session()
+        for _ in range(2):
+            units = await one.turn(session)
+            assert {name: count.commits for name, count in units.items() if count.commits} == {
+                "turn.admit": 1,
+                "turn.claim": 1,
+                "turn.open": 1,
+                "turn.end": 1,
+            }
+            assert (total(units, "statements"), total(units, "round_trips"), total(units, "commits")) == (
+                5,
+                5,
+                4,
+            )
+            assert units["session.read"].calls == 1
+
+
+async def test_a_step_with_one_call_adds_two_commits(database_url: str) -> None:
+    calls = ScriptedModel([ToolCall("c", "add", '{"a": 1, "b": 2}'), "three"])
+    async with bench(database_url, calls) as one:
+        units = await one.turn(await one.session())
+        assert units["turn.append"].commits == 2
+        assert total(units, "commits") == 6
+
+
+async def test_calls_that_finish_together_share_their_commit(database_url: str) -> None:
+    both = ScriptedReply(
+        calls=(ToolCall("c1", "add", '{"a": 1, "b": 2}'), ToolCall("c2", "add", '{"a": 3, "b": 4}')),
+        finish_reason="tool_calls",
+    )
+    async with bench(database_url, ScriptedModel([both, "ten"])) as one:
+        units = await one.turn(await one.session())
+        assert units["turn.append"].commits == 2
+        assert total(units, "commits") == 6
