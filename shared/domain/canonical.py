@@ -42,7 +42,12 @@ def _encode_utf16_sorted(value: Any) -> str:
 
 def canonical_json(value: Any) -> str:
     """Return the one text of a JSON value. Raises ``ValueError`` or ``TypeError`` for what JSON cannot hold."""
-    return _encode_utf16_sorted(value) if _needs_utf16_order(value) else _ENCODER.encode(value)
+    try:
+        return _encode_utf16_sorted(value) if _needs_utf16_order(value) else _ENCODER.encode(value)
+    except (
+        AttributeError
+    ) as error:  # looked for in keys only when it is too late: a check of each costs every commit
+        raise TypeError("a key is no string") from error
 
 
 def digest_of(value: Any) -> str:

@@ -103,6 +103,13 @@ class MalformedInput(Refused):
     title = "Malformed input"
 
 
+class UnsupportedMedia(Refused):
+    """The body is of a type or encoding that this door does not read (HTTP 415)."""
+
+    code = "input.media-type"
+    title = "Unsupported media type"
+
+
 class ConfigError(Refused):
     """A setting or a definition cannot be used; the process does not start with it."""
 
@@ -113,6 +120,13 @@ class ConfigError(Refused):
 class Unauthenticated(Refused):
     code = "auth.missing"
     title = "Authentication required"
+
+
+class InvalidCredentials(Unauthenticated):
+    """Credentials were given and are not valid; which part is wrong is not said."""
+
+    code = "auth.invalid"
+    title = "Credentials are not valid"
 
 
 class SessionMissing(Refused):
@@ -283,6 +297,26 @@ class ModelStreamBroken(Unavailable):
     title = "Model stream broke"
 
 
+class ModelOutputInvalid(Unavailable):
+    """The model's structured answer cannot be used, and its tries are spent.
+
+    ``reason`` says why: cut (at its length), empty, not-json or schema.
+    """
+
+    code = "model.output"
+    title = "Model output cannot be used"
+
+
+class EmbeddingInvalid(Refused):
+    """An embedding model's vectors do not fit: the text, or the model's configuration, has to change (SEM-32).
+
+    ``reason`` says why: count, dimensions, not-finite, zero-norm or malformed.
+    """
+
+    code = "model.embedding"
+    title = "Embedding cannot be used"
+
+
 # --- limits --------------------------------------------------------------------------------------------------
 
 
@@ -329,6 +363,100 @@ class StoreDefect(Broken):
 
     code = "store.defect"
     title = "Store defect"
+
+
+# --- memory --------------------------------------------------------------------------------------------------
+
+
+class MemoryConflict(Conflict):
+    """The document is at another revision; ``expected`` and ``actual`` say which (MEM-27)."""
+
+    code = "memory.conflict"
+    title = "Memory document is at another revision"
+
+
+class MemoryWithdrawn(Conflict):
+    """The document was withdrawn, which is final (MEM-39)."""
+
+    code = "memory.withdrawn"
+    title = "Memory document was withdrawn"
+
+
+class MemoryOperationConflict(Conflict):
+    """The operation id was used with another command (MEM-34)."""
+
+    code = "memory.operation-conflict"
+    title = "Operation id was used with another command"
+
+
+class MemoryMissing(Refused):
+    """No such document for this owner (another owner's reads the same)."""
+
+    code = "memory.missing"
+    title = "Memory document not found"
+
+
+class NamespaceInvalid(InvalidInput):
+    """An identity, name, version or address breaks its bounds; ``reason`` says which (NSP-06 to 10)."""
+
+    code = "memory.namespace"
+    title = "Invalid memory namespace"
+
+
+class IntentConflict(Conflict):
+    """The intent's id was used with other content."""
+
+    code = "memory.intent-conflict"
+    title = "Intent id was used with other content"
+
+
+class IntentMissing(Refused):
+    """No such intent for this owner."""
+
+    code = "memory.intent-missing"
+    title = "Intent not found"
+
+
+class IntentsFull(Exhausted):
+    """Too many intents of the owner are pending; nothing was stored, nothing owed was evicted (REM-45)."""
+
+    code = "memory.intents-full"
+    title = "Too many pending intents"
+
+
+class RebasesSpent(Exhausted):
+    """Too many commands in a row met another revision of their target; trying again later may work (REM-24)."""
+
+    code = "memory.rebases"
+    title = "Memory document changes too often"
+
+
+class ProcessingRefused(Refused):
+    """A step of background processing cannot go on with this input; ``reason`` says why (REM, ACT)."""
+
+    code = "memory.processing"
+    title = "Processing refused"
+
+
+class RecallFailed(Unavailable):
+    """An essential source failed, or a bound was passed; ``reason`` says which (RCL-09, 27)."""
+
+    code = "memory.recall"
+    title = "Recall failed"
+
+
+class IndexUnavailable(Unavailable):
+    """The semantic index cannot be used here; ``reason`` says why."""
+
+    code = "memory.index"
+    title = "Semantic index unavailable"
+
+
+class MemoryCorrupt(Broken):
+    """A stored memory value does not decode or does not match its receipt (MEM-38)."""
+
+    code = "memory.corrupt"
+    title = "Stored memory is corrupt"
 
 
 def code_of(error: BaseException) -> str:

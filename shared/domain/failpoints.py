@@ -7,13 +7,14 @@ only under ``TURNKEEPER_ENV=test`` (decision 42); in-process tests pass a :class
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from shared.domain.errors import ConfigError
 
-#: Every point, in the order a turn meets them. A test checks that each is reached by some fault test.
+#: Every point, in the order a turn, and then what it leaves to the background, meets them. A test checks that each is reached by some fault test.
 POINTS: Final = (
     "turn.claimed",
     "turn.opened",
@@ -25,9 +26,23 @@ POINTS: Final = (
     "turn.reply-ready",
     "turn.ended",
     "admission.committed",
+    "activity.claimed",
+    "activity.extracted",
+    "activity.pinned",
+    "activity.applied",
+    "activity.advanced",
+    "remember.claimed",
+    "remember.extracted",
+    "remember.proposed",
+    "remember.merged",
+    "remember.prepared",
+    "remember.dispatched",
+    "remember.settled",
 )
 
 ACTIONS: Final = ("kill", "stop", "raise")
+VARIABLE: Final = "TURNKEEPER_FAILPOINTS"
+_COUNT: Final = re.compile(r"[1-9][0-9]{0,5}")
 
 
 class FailpointError(Exception):
@@ -58,9 +73,10 @@ class Failpoints:
             name, _, rest = part.partition("=")
             action, _, count = rest.partition("@")
             _check_point(name)
-            if action not in ACTIONS or (count and not count.isdigit()):
+            if action not in ACTIONS or not _COUNT.fullmatch(count or "1"):
                 raise ConfigError(
-                    f"failpoint {part!r}: action must be one of {', '.join(ACTIONS)}", field=name
+                    f"{VARIABLE}: {part!r} must be {name}=<{'|'.join(ACTIONS)}>, then perhaps @<hit from 1>",
+                    field=VARIABLE,
                 )
             actions[name] = _armed(name, action, int(count or 1))
         return cls(actions)
@@ -68,7 +84,7 @@ class Failpoints:
 
 def _check_point(name: str) -> None:
     if name not in POINTS:
-        raise ConfigError(f"unknown failpoint {name!r}", field="TURNKEEPER_FAILPOINTS", known=list(POINTS))
+        raise ConfigError(f"{VARIABLE}: unknown failpoint {name!r}", field=VARIABLE, known=list(POINTS))
 
 
 def _armed(name: str, action: str, fire_at: int) -> Action:

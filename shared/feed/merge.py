@@ -37,13 +37,14 @@ class TurnMerge:
     """One turn as one follower shows it.
 
     ``is_resumed``: the follower came in after the turn's start, so its reader may hold text from before and is shown a
-    snapshot first. ``completes``: the end of the reply's text is shown from its record; off where no text was or will be
+    snapshot first. ``began_live``: the turn began before its eyes, so that all text it ever shows is new to the reader. ``completes``: the end of the reply's text is shown from its record; off where no text was or will be
     shown (no feed, or a turn that is replayed whole).
     """
 
-    def __init__(self, number: int, *, is_resumed: bool, completes: bool) -> None:
+    def __init__(self, number: int, *, is_resumed: bool, completes: bool, began_live: bool = False) -> None:
         self.number = number
         self.is_resumed = is_resumed
+        self.began_live = began_live
         self.completes = completes
         self.is_replied = False
         self._is_late = False
@@ -101,7 +102,8 @@ class TurnMerge:
     def _begin(self, place: Place, live: LiveText) -> Iterator[FollowEvent]:
         """Show a text that does not continue what was shown."""
         if self._shown is None:
-            is_partial = self.is_resumed or self._is_late or bool(live.base)
+            came_late = not self.began_live and (self._is_late or bool(live.base))
+            is_partial = self.is_resumed or came_late
         else:
             is_partial = bool(live.base)
             reason = "step" if place != self._shown.place and live.reason != "attempt" else live.reason
@@ -210,9 +212,13 @@ class SessionMerge:
         turn_id = _turn_id_of(record)
         if self._only is not None and turn_id != self._only:
             return None
-        is_replay = self._only is None and turn_id is not None and record.seq <= self._head_seq
+        began_live = turn_id is not None and record.seq > self._head_seq
+        is_replay = self._only is None and turn_id is not None and not began_live
         self._merge = TurnMerge(
-            number, is_resumed=turn_id is None, completes=self._has_feed and not is_replay
+            number,
+            is_resumed=turn_id is None,
+            completes=self._has_feed and not is_replay,
+            began_live=began_live,
         )
         self.live_turn = turn_id
         return self._merge

@@ -13,6 +13,7 @@ from redis.asyncio.client import PubSub
 
 from shared.feed.redis_link import TROUBLE, Backoff, Counts
 from shared.feed.redis_sender import Command
+from shared.feed.stopping import stop_tasks
 
 WAIT_S: Final = 1.0
 PING_AFTER_S: Final = 5.0
@@ -56,9 +57,7 @@ class RedisListener:
 
     async def close(self) -> None:
         """Stop listening."""
-        if self._loop is not None:
-            self._loop.cancel()
-            await asyncio.gather(self._loop, return_exceptions=True)
+        await stop_tasks(self._loop)
 
     def _ring(self) -> None:
         if self._own in self._subscribed:

@@ -16,6 +16,7 @@ from shared.feed.entries import Delta, Entry, Snapshot
 from shared.feed.live_text import LiveText
 from shared.feed.redis_link import TROUBLE, Backoff, Counts, feed_key
 from shared.feed.redis_sender import Command
+from shared.feed.stopping import stop_tasks
 
 BLOCK_S: Final = 1.0
 READ_ENTRIES: Final = 256
@@ -87,9 +88,7 @@ class RedisReader:
 
     async def close(self) -> None:
         """Stop reading."""
-        if self._loop is not None:
-            self._loop.cancel()
-            await asyncio.gather(self._loop, return_exceptions=True)
+        await stop_tasks(self._loop)
 
     def _leave(self, key: str, followed: _Followed) -> None:
         followed.listeners -= 1

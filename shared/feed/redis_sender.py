@@ -18,6 +18,7 @@ from shared.domain.ids import TurnId
 from shared.feed.entries import Delta, Entry, Snapshot
 from shared.feed.outgoing import Outgoing
 from shared.feed.redis_link import TROUBLE, Backoff, Counts, feed_key
+from shared.feed.stopping import stop_tasks
 
 BATCH_TURNS: Final = 512
 BATCH_BYTES: Final = 4 * 1024 * 1024
@@ -89,10 +90,7 @@ class RedisSender:
 
     async def close(self) -> None:
         """Write what is left if the server answers, then stop."""
-        if self._loop is None:
-            return
-        self._loop.cancel()
-        await asyncio.gather(self._loop, return_exceptions=True)
+        await stop_tasks(self._loop)
         if (self._dirty or self._hints) and self._counts.is_up is not False:
             await self._flush_once()
         self._counts.dropped += len(self._hints)

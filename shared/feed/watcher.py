@@ -17,6 +17,7 @@ from shared.domain.ids import SessionId
 from shared.feed.live_text import Wakes
 from shared.feed.merge import MERGE_KINDS
 from shared.feed.port import ChangeHints
+from shared.feed.stopping import stop_tasks
 from shared.sessions.log import SessionLog
 from shared.sessions.records import Record
 
@@ -133,12 +134,7 @@ class SessionWatcher:
 
     async def close(self) -> None:
         """Stop polling and drop reads in flight."""
-        tasks: list[asyncio.Task[None] | asyncio.Task[Page]] = [*self._reads]
-        if self._poller is not None:
-            tasks.append(self._poller)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await stop_tasks(self._poller, *self._reads)
 
     @property
     def followed(self) -> int:

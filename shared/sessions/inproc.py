@@ -222,7 +222,7 @@ class InprocSessionLog:
         refuse_reserved([d.kind for d in drafts])
         check_commit_size(drafts)
         state_text = None if state is None else canonical_json(state)
-        fingerprint = digest_of([[d.kind, d.digest.hex()] for d in drafts])
+        fingerprint = digest_of([state_text, *([d.kind, d.digest.hex()] for d in drafts)])
         await self._store.reached()
         session, now = self._store.owned(session_id, owner), self._store.now()
         if commit_id is not None and (first := self._store.keys.get((session_id, "commit", commit_id))):

@@ -53,7 +53,7 @@ class SessionLog(Protocol):
         """Create a session and its owner's row in one transaction.
 
         The same owner and key again answer the first session; with another ``meta`` or title ``SessionExists``. A
-        repeat with the same id after a lost answer is a duplicate too.
+        repeat with the same id after a lost answer finds what it made, and is no duplicate to its caller.
         """
         ...
 

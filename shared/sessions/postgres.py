@@ -60,9 +60,7 @@ class PostgresSessionLog:
 
     async def head(self, session_id: SessionId, owner: OwnerId) -> Head:
         """See the port."""
-        rows = await self._db.read(
-            "session.head", _SQL["read_head"], {"id": session_id, "owner": owner}
-        )
+        rows = await self._db.read("session.head", _SQL["read_head"], {"id": session_id, "owner": owner})
         if not rows:
             raise SessionMissing("no such session", session=session_id)
         return _head(rows[0])
@@ -75,7 +73,7 @@ class PostgresSessionLog:
         rows = await self._db.read(
             "session.list",
             _SQL["list_heads"],
-            {"owner": owner, "before_at": at, "before_id": last, "limit": min(limit, LIST_MAX_SESSIONS)}
+            {"owner": owner, "before_at": at, "before_id": last, "limit": min(limit, LIST_MAX_SESSIONS)},
         )
         return [_head(row) for row in rows]
 
@@ -119,7 +117,7 @@ class PostgresSessionLog:
                 "id": session_id,
                 "owner": owner,
                 "commit": commit_id,
-                "print": digest_of([[d.kind, d.digest.hex()] for d in drafts]),
+                "print": digest_of([state_text, *([d.kind, d.digest.hex()] for d in drafts)]),
                 "expect": expect,
                 "not_after": not_after,
                 "kinds": [d.kind for d in drafts],
@@ -152,9 +150,7 @@ class PostgresSessionLog:
 
     async def seqs(self, session_ids: Sequence[SessionId]) -> Mapping[SessionId, int]:
         """See the port."""
-        rows = await self._db.read(
-            "session.seqs", _SQL["read_seqs"], {"ids": list(session_ids)}
-        )
+        rows = await self._db.read("session.seqs", _SQL["read_seqs"], {"ids": list(session_ids)})
         return {SessionId(row["id"]): row["seq"] for row in rows}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,8 +12,11 @@ from uuid import UUID
 
 from shared.domain.bounds import COMMIT_MAX_BYTES, RECORD_MAX_BYTES
 from shared.domain.canonical import canonical_json, chain_tail, first_tail, record_digest
-from shared.domain.errors import CorruptRecord, InputTooLarge
+from shared.domain.errors import CorruptRecord, InputTooLarge, InvalidInput
 from shared.domain.ids import OwnerId, SessionId
+
+#: An escape for NUL, not the six characters after an escaped backslash.
+_ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +87,19 @@ class Head:
 
 
 def draft(kind: str, data: Mapping[str, Any]) -> Draft:
-    """Return a draft of ``data``. Raises ``InputTooLarge`` above ``RECORD_MAX_BYTES`` of canonical JSON."""
+    """Return a draft of ``data``.
+
+    Raises ``InputTooLarge`` above ``RECORD_MAX_BYTES`` of canonical JSON, ``InvalidInput`` for NUL or a lone surrogate.
+    """
     text = canonical_json(data)
-    size = len(text) if text.isascii() else len(text.encode())
+    try:
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            f"a {kind} record holds a lone surrogate", field=kind, bound="well-formed Unicode"
+        ) from error
+    if "\\u0000" in text and _ESCAPED_NUL.search(text):
+        raise InvalidInput(f"a {kind} record holds a NUL character", field=kind, bound="no U+0000")
     if size > RECORD_MAX_BYTES:
         raise InputTooLarge(
             f"a {kind} record of {size} bytes is larger than {RECORD_MAX_BYTES}",

@@ -7,7 +7,7 @@ from datetime import datetime
 from shared.domain.errors import QueueFull, SessionBusy
 from shared.sessions.inproc import InprocStore, StoredSession
 from shared.turns.inproc_rows import TurnRow, TurnTables, reap
-from shared.turns.queue import Admission, AdmissionLimits
+from shared.turns.queue import FINISHED, Admission, AdmissionLimits
 from shared.turns.rules import is_dead
 
 
@@ -45,5 +45,5 @@ def insert(tables: TurnTables, session: StoredSession, row: TurnRow, now: dateti
     if behind_another:
         # What waits before an urgent row must not hold it back: the rows before it are lifted to its priority.
         for other in tables.of_session(session.id):
-            if other.status in ("queued", "ready"):
+            if other.status not in FINISHED:
                 other.priority = min(other.priority, row.priority)

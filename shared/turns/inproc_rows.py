@@ -194,7 +194,7 @@ def close_open(
     code: str | None,
 ) -> None:
     """End the turn that the head names as open, with a ``turn.ended`` that the store itself writes."""
-    ended = draft("turn.ended", {"v": 1, "reason": outcome, "code": code, "failure": None})
+    ended = draft("turn.ended", {"v": 1, "reason": outcome} | ({"code": code} if code else {}))
     store.append(session, [ended], turn=row.number)
     row.finish("ended", store.now(), outcome, code)
     session.open = None

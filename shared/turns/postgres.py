@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,7 @@ class PostgresTurnQueue:
             "usage": canonical_json(dict(ending.usage)),
         }
         [row] = await self._db.call("turn.end", _SQL["end_turn"], params, repeatable=True)
-        if row["result"] != "ended":
+        if row["result"] != "stored":
             raise _refusal(row["result"], claim)
         return Ended(row["seq"], None if row["promoted"] is None else TurnId(row["promoted"]))
 
@@ -192,9 +193,7 @@ class PostgresTurnQueue:
     async def reap(self, *, limit: int = 50) -> Sequence[TurnView]:
         """See the port."""
         bound = {"attempts_max": self._attempts_max}
-        found = await self._db.read(
-            "turn.reap.find", _SQL["find_dead"], bound | {"limit": limit}
-        )
+        found = await self._db.read("turn.reap.find", _SQL["find_dead"], bound | {"limit": limit})
         touched = []
         for row in found:
             for done in await self._db.call(
@@ -363,7 +362,8 @@ def _optional_json(value: Mapping[str, Any] | None) -> str | None:
 
 
 def _parsed(text: str | None) -> Mapping[str, Any] | None:
-    return None if text is None else orjson.loads(text)
+    # Not orjson: it reads an integer of more than 64 bits as a float, and a host's integers keep their digits.
+    return None if text is None else json.loads(text)
 
 
 def _claim(row: Row) -> Claim:

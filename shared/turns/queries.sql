@@ -37,15 +37,16 @@ SELECT turn_id, result FROM turn_renew_v1(%(ids)s::uuid[], %(tokens)s::uuid[], %
 SELECT turn_id, result, epoch, token FROM turn_watch_v1(%(worker)s, %(ids)s::uuid[], %(tokens)s::uuid[])
 
 -- name: find_dead
+-- The clock is read in a subquery, here and below: as a plain call it could not bound an index scan.
 SELECT id FROM turns
-  WHERE status = 'running' AND expires_at < clock_timestamp() AND turn_is_dead_v1(turns, clock_timestamp(), %(attempts_max)s::int)
+  WHERE status = 'running' AND expires_at < (SELECT clock_timestamp()) AND turn_is_dead_v1(turns, clock_timestamp(), %(attempts_max)s::int)
   ORDER BY expires_at LIMIT %(limit)s
 
 -- name: reap
 SELECT result, session_id, owner FROM turn_reap_v1(%(id)s, %(attempts_max)s::int)
 
 -- name: find_late
-SELECT id FROM turns WHERE deadline < clock_timestamp() AND status IN ('queued', 'ready') AND number IS NULL
+SELECT id FROM turns WHERE deadline < (SELECT clock_timestamp()) AND status IN ('queued', 'ready') AND number IS NULL
   ORDER BY deadline LIMIT %(limit)s
 
 -- name: expire
@@ -80,8 +81,8 @@ SELECT id, host, pid, queues, revisions, capacity, held, version, draining, star
 -- name: backlog
 -- Every count is bounded, so that its cost follows what is asked, not what is owed.
 SELECT (SELECT count(*) FROM (SELECT 1 FROM turns WHERE pool = %(pool)s AND status = 'ready' LIMIT 10000) x) AS ready,
-       (SELECT count(*) FROM (SELECT 1 FROM turns WHERE status = 'queued' LIMIT 10000) x) AS queued,
-       (SELECT count(*) FROM (SELECT 1 FROM turns WHERE status = 'running' LIMIT 10000) x) AS running,
+       (SELECT count(*) FROM (SELECT 1 FROM turns WHERE pool = %(pool)s AND status = 'queued' LIMIT 10000) x) AS queued,
+       (SELECT count(*) FROM (SELECT 1 FROM turns WHERE pool = %(pool)s AND status = 'running' LIMIT 10000) x) AS running,
        coalesce(greatest(0, (SELECT extract(epoch FROM clock_timestamp() - min(due_at)) FROM turns
                               WHERE pool = %(pool)s AND status = 'ready')), 0)::double precision AS oldest_due_s
 
@@ -97,5 +98,6 @@ SELECT revision, (SELECT count(*) FROM (SELECT 1 FROM turns WHERE status = 'read
   FROM r WHERE revision IS NOT NULL LIMIT 100
 
 -- name: overdue
-SELECT EXISTS (SELECT 1 FROM turns WHERE pool = %(pool)s AND status = 'ready'
-                 AND due_at < clock_timestamp() - make_interval(secs => %(older_s)s)) AS overdue
+-- The oldest one first: without an order the planner may look for any such row among all that ever ended.
+SELECT coalesce((SELECT due_at FROM turns WHERE pool = %(pool)s AND status = 'ready' ORDER BY due_at LIMIT 1)
+                < clock_timestamp() - make_interval(secs => %(older_s)s), false) AS overdue

@@ -34,7 +34,16 @@ from shared.sessions.vocabulary import (
     UserMessage,
     draft_of,
 )
-from shared.turns.queue import Admission, AdmissionLimits, Claim, ClaimRequest, Ending, Receipt, TurnQueue
+from shared.turns.queue import (
+    Admission,
+    AdmissionLimits,
+    Claim,
+    ClaimRequest,
+    Ending,
+    OnWorkerLoss,
+    Receipt,
+    TurnQueue,
+)
 
 OWNER = OwnerId("ann")
 WORKER = WorkerId("turns@here:1:1:aa")
@@ -113,6 +122,14 @@ class Connection:
                 await self.news.wait()
         return self.reader
 
+    async def until_text(self, text: str, *, within_s: float = 10.0) -> Reader:
+        """Wait until the reader holds this text."""
+        return await self.until(lambda reader: reader.text == text, within_s=within_s)
+
+    async def until_replies(self, count: int) -> Reader:
+        """Wait until so many replies came."""
+        return await self.until(lambda reader: len(reader.replies) == count)
+
     async def ended(self, *, within_s: float = 10.0) -> Reader:
         """Wait for the end of the stream."""
         async with asyncio.timeout(within_s):
@@ -175,9 +192,16 @@ class FollowWorld:
         await self.log.create(NewSession(session_id, OWNER))
         return session_id
 
-    async def admit(self, session_id: SessionId) -> Receipt:
+    async def admit(self, session_id: SessionId, *, on_worker_loss: OnWorkerLoss = "continue") -> Receipt:
         """Admit a turn."""
-        admission = Admission(new_turn_id(), new_run_id(), session_id, OWNER, {"text": "hello"})
+        admission = Admission(
+            new_turn_id(),
+            new_run_id(),
+            session_id,
+            OWNER,
+            {"text": "hello"},
+            on_worker_loss=on_worker_loss,
+        )
         return await self.queue.admit(admission, AdmissionLimits())
 
     async def claim(self, *, worker: WorkerId = WORKER, lease_s: float = 30.0) -> Claim:
@@ -225,10 +249,12 @@ class FollowWorld:
         if self.hints is not None:
             self.hints.publish_change(claim.session_id)
 
-    async def follow(self, turn_id: TurnId, reader: Reader | None = None, **options: int) -> Connection:
-        """Follow a turn; a reader that comes back brings its cursor."""
-        after = {"after": reader.cursor} if reader is not None else {}
-        return connect(await self.following.follow_turn(turn_id, OWNER, **(after | options)), reader)
+    async def follow(
+        self, turn_id: TurnId, reader: Reader | None = None, *, after: int | None = None
+    ) -> Connection:
+        """Follow a turn; a reader that comes back brings its cursor, unless ``after`` is another."""
+        cursor = after if reader is None or after is not None else reader.cursor
+        return connect(await self.following.follow_turn(turn_id, OWNER, after=cursor), reader)
 
     async def follow_session(
         self, session_id: SessionId, reader: Reader | None = None, *, after: int = 0

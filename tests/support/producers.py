@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx2
-import uvicorn
 
 from producer.app import create_app
 from producer.compose import producer_parts
 from producer.parts import ProducerParts
-from producer.server import ProducerServer
+from producer.server import ProducerServer, make_server
 from producer.traffic import Traffic
 from shared.domain.failpoints import Failpoints
 from shared.domain.ids import OwnerId, TurnId, WorkerId
@@ -76,10 +75,7 @@ async def running_producer(
     application = create_app(
         lambda: producer_parts(chosen, traffic, app=small_app, wakes=bell, failpoints=failpoints)
     )
-    config = uvicorn.Config(
-        application, log_config=None, access_log=False, lifespan="on", ws="none", timeout_graceful_shutdown=3
-    )
-    server = ProducerServer(config, traffic, drain_s=drain_s)
+    server = make_server(application, traffic, host="127.0.0.1", port=0, drain_s=drain_s)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         await await_until(lambda: server.started or serving.done(), within_s=20.0, what="a started producer")

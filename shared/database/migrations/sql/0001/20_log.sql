@@ -103,6 +103,8 @@ BEGIN
   DELETE FROM tool_calls WHERE session_id = ANY (v_ids);
   DELETE FROM session_keys WHERE session_id = ANY (v_ids);
   DELETE FROM media WHERE session_id = ANY (v_ids);
+  DELETE FROM jobs WHERE pool = 'activity' AND id IN (SELECT job_id FROM activity_progress WHERE session_id = ANY (v_ids));
+  DELETE FROM activity_progress WHERE session_id = ANY (v_ids);
   DELETE FROM deliveries WHERE child = ANY (v_ids) OR parent = ANY (v_ids);
   DELETE FROM records WHERE session_id = ANY (v_ids);
   DELETE FROM sessions WHERE id = ANY (v_ids);

@@ -3,20 +3,22 @@
 
 -- Ready is a session's first unfinished row, when none is live. The caller holds the head's lock.
 CREATE FUNCTION turn_promote_v1(p_session text) RETURNS uuid
-LANGUAGE sql AS $$
+LANGUAGE plpgsql AS $$
+DECLARE v_id uuid;
+BEGIN
   UPDATE turns SET status = 'ready'
     WHERE id = (SELECT id FROM turns WHERE session_id = p_session
                   AND status IN ('queued', 'ready', 'running', 'waiting') ORDER BY position LIMIT 1)
       AND status = 'queued'
       AND NOT EXISTS (SELECT 1 FROM turns WHERE session_id = p_session AND status IN ('ready', 'running', 'waiting'))
-    RETURNING id;
-$$;
+    RETURNING id INTO v_id;
+  RETURN v_id;
+END $$;
 
--- The canonical text of a turn.ended that the database itself writes (cancel, reap): keys in order, no failure text.
+-- The canonical text of a turn.ended that the database itself writes (cancel, reap): keys in order, unset ones left out.
 CREATE FUNCTION turn_ended_text_v1(p_reason text, p_code text) RETURNS text
 LANGUAGE sql IMMUTABLE
-RETURN '{"code":' || coalesce(to_json(p_code)::text, 'null') || ',"failure":null,"reason":' || to_json(p_reason)::text
-       || ',"v":1}';
+RETURN '{' || coalesce('"code":' || to_json(p_code)::text || ',', '') || '"reason":' || to_json(p_reason)::text || ',"v":1}';
 
 -- Ends the turn that the head names as open, with the head and the row locked by the caller.
 CREATE FUNCTION turn_close_open_v1(p_turn turns, p_reason text, p_code text) RETURNS void
@@ -28,16 +30,18 @@ BEGIN
   UPDATE turns SET status = 'ended', outcome = p_reason, code = p_code, ended_at = clock_timestamp(),
                    lease_owner = NULL, token = NULL, expires_at = NULL WHERE id = p_turn.id;
   UPDATE sessions SET open_turn = NULL, open_epoch = NULL, open_token = NULL WHERE id = p_turn.session_id;
+  PERFORM activity_owe_v1(p_turn.session_id, p_turn.owner);
   PERFORM turn_promote_v1(p_turn.session_id);
 END $$;
 
--- The outcome of a stored reply of this turn, or NULL. One read by the log's key range of the turn's own records.
+-- The outcome of a stored reply of this turn, or NULL. Reads what the log holds since the turn started, not before.
 CREATE FUNCTION turn_reply_outcome_v1(p_turn turns) RETURNS text
-LANGUAGE sql STABLE AS $$
-  SELECT data::jsonb ->> 'outcome' FROM records
-    WHERE session_id = p_turn.session_id AND turn = p_turn.number AND kind = 'turn.reply'
-    ORDER BY seq DESC LIMIT 1;
-$$;
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (SELECT data::jsonb ->> 'outcome' FROM records
+            WHERE session_id = p_turn.session_id AND seq >= p_turn.started_seq AND turn = p_turn.number AND kind = 'turn.reply'
+            ORDER BY seq DESC LIMIT 1);
+END $$;
 
 -- Nobody may go on with this row: its lease ran out, and its policy or its spent attempts forbid another try.
 CREATE FUNCTION turn_is_dead_v1(p_turn turns, p_now timestamptz, p_attempts_max int) RETURNS bool
@@ -132,7 +136,7 @@ BEGIN
   IF v_live.id IS NOT NULL AND p_priority < 2 THEN
     -- What waits before an urgent row must not hold it back: the rows before it are lifted to its priority.
     UPDATE turns SET priority = p_priority
-      WHERE session_id = p_session AND status IN ('queued', 'ready') AND priority > p_priority;
+      WHERE session_id = p_session AND status IN ('queued', 'ready', 'running', 'waiting') AND priority > p_priority;
   END IF;
   RETURN QUERY SELECT 'admitted'::text, p_id, p_run, v_head.next_position,
     CASE WHEN v_live.id IS NULL THEN 'ready' ELSE 'queued' END, v_head.seq, NULL::uuid;
@@ -295,7 +299,7 @@ BEGIN
   IF NOT FOUND THEN RETURN QUERY SELECT 'removed'::text, NULL::int, NULL::bigint; RETURN; END IF;
   SELECT * INTO v_turn FROM turns WHERE id = p_id FOR NO KEY UPDATE;
   v_now := clock_timestamp();
-  IF NOT coalesce(turn_fence_holds_v1(v_turn, p_epoch, p_token, v_now), false) THEN
+  IF NOT coalesce(v_turn.session_id = p_session AND turn_fence_holds_v1(v_turn, p_epoch, p_token, v_now), false) THEN
     RETURN QUERY SELECT turn_loss_v1(v_turn), NULL::int, NULL::bigint; RETURN;
   END IF;
   IF v_head.open_turn = p_id THEN
@@ -321,13 +325,14 @@ BEGIN
   UPDATE sessions SET open_turn = p_id, open_epoch = p_epoch, open_token = p_token, next_number = next_number + 1,
       title = coalesce(title, p_title)
     WHERE id = p_session;
-  UPDATE turns SET number = v_head.next_number, opened_at = v_now WHERE id = p_id;
+  UPDATE turns SET number = v_head.next_number, opened_at = v_now, started_seq = v_head.seq + 1 WHERE id = p_id;
   RETURN QUERY SELECT 'opened'::text, v_head.next_number, v_seq;
 END $$;
 
 -- Writes what changed in the tool ledger, in the transaction of the records that say so.
 CREATE FUNCTION turn_ledger_v1(p_session text, p_turn uuid, p_calls jsonb, p_seq bigint) RETURNS void
-LANGUAGE sql AS $$
+LANGUAGE plpgsql AS $$
+BEGIN
   INSERT INTO tool_calls (session_id, turn_id, invocation_id, step, ordinal, name, argument_digest, token, state, result,
                           result_seq, started_at, settled_at)
     SELECT p_session, p_turn, c.invocation_id, c.step, c.ordinal, c.name, c.argument_digest, c.token, c.state, c.result,
@@ -340,7 +345,7 @@ LANGUAGE sql AS $$
       SET state = excluded.state, result = excluded.result, result_seq = excluded.result_seq,
           started_at = coalesce(tool_calls.started_at, excluded.started_at), settled_at = excluded.settled_at
       WHERE tool_calls.state IN ('planned', 'started');
-$$;
+END $$;
 
 CREATE FUNCTION turn_append_v1(p_id uuid, p_session text, p_epoch bigint, p_token uuid, p_commit text, p_stepped bool,
                                p_kinds text[], p_texts text[], p_digests bytea[], p_calls jsonb)
@@ -362,11 +367,13 @@ BEGIN
   v_seq := log_append_v1(p_session, v_turn.number, p_commit, p_kinds, p_texts, p_digests, false);
   IF p_calls IS NOT NULL THEN PERFORM turn_ledger_v1(p_session, p_id, p_calls, v_seq); END IF;
   IF p_stepped AND (v_turn.attempts <> 0 OR v_turn.suspect OR v_turn.alive_losses <> 0 OR NOT v_turn.stepped) THEN
-    UPDATE turns SET attempts = 0, suspect = false, alive_losses = 0, stepped = true WHERE id = p_id;
+    -- A claim may have taken the row since it was judged: the loss that it counted stays counted.
+    UPDATE turns SET attempts = 0, suspect = false, alive_losses = 0, stepped = true WHERE id = p_id AND epoch = p_epoch;
   END IF;
   RETURN QUERY SELECT 'appended'::text, v_seq;
 END $$;
 
+-- Answers 'stored', or why the fence does not hold; 'ended' is one of those reasons: another end was stored.
 CREATE FUNCTION turn_end_v1(p_id uuid, p_session text, p_epoch bigint, p_token uuid, p_commit text,
                             p_kinds text[], p_texts text[], p_digests bytea[], p_calls jsonb,
                             p_outcome text, p_code text, p_failure text, p_usage text)
@@ -382,7 +389,12 @@ BEGIN
   IF NOT coalesce(v_head.open_turn = p_id AND v_head.open_epoch = p_epoch AND v_head.open_token = p_token
                   AND turn_fence_holds_v1(v_turn, p_epoch, p_token, v_now), false) THEN
     -- An end whose answer was lost is found on the row, also after later turns opened.
-    IF v_turn.end_commit = p_commit THEN RETURN QUERY SELECT 'ended'::text, v_head.seq, NULL::uuid; RETURN; END IF;
+    IF v_turn.end_commit = p_commit THEN
+      -- The next turn is named only while it still waits to be rung for.
+      RETURN QUERY SELECT 'stored'::text, max(r.seq),
+          (SELECT t.id FROM turns t WHERE t.session_id = p_session AND t.status = 'ready') FROM records r
+        WHERE r.session_id = p_session AND r.seq >= v_turn.started_seq AND r.turn = v_turn.number; RETURN;
+    END IF;
     RETURN QUERY SELECT turn_loss_v1(v_turn), NULL::bigint, NULL::uuid; RETURN;
   END IF;
   v_seq := log_append_v1(p_session, v_turn.number, p_commit, p_kinds, p_texts, p_digests, true);
@@ -391,7 +403,8 @@ BEGIN
                    usage = p_usage, end_commit = p_commit, ended_at = v_now, lease_owner = NULL, token = NULL,
                    expires_at = NULL WHERE id = p_id;
   UPDATE sessions SET open_turn = NULL, open_epoch = NULL, open_token = NULL WHERE id = p_session;
-  RETURN QUERY SELECT 'ended'::text, v_seq, turn_promote_v1(p_session);
+  PERFORM activity_owe_v1(p_session, v_turn.owner);
+  RETURN QUERY SELECT 'stored'::text, v_seq, turn_promote_v1(p_session);
 END $$;
 
 CREATE FUNCTION turn_cancel_v1(p_id uuid, p_owner text, p_attempts_max int)

@@ -1,0 +1,217 @@
+"""The SSE projection: what a follower's events look like on the wire, and the response that carries them (API-04 to 06).
+
+``id:`` is a record's seq and ``event:`` its kind; ``data:`` is the stored payload with ``seq``, ``turn`` and ``at`` before
+it. Prompts, tool input and output, memory and image data never leave (FOL-09 to 11). Text has no id: ``delta`` adds to what
+the reader holds, ``snapshot`` replaces it, ``reset`` voids it. ``end`` is the last event of a turn's stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Final, assert_never
+
+import orjson
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from shared.domain.errors import TurnkeeperError
+from shared.feed.entries import (
+    DeltaEvent,
+    EndEvent,
+    FollowEvent,
+    RecordEvent,
+    ResetEvent,
+    SnapshotEvent,
+)
+from shared.feed.stopping import stop_tasks
+from shared.sessions.records import Record
+from shared.sessions.vocabulary import CLIENT_KINDS
+
+RETRY_MS: Final = 1_000
+#: The most that is handed to the server at once, so that its buffer for a slow reader stays bounded.
+CHUNK_BYTES: Final = 64 * 1024
+
+#: What may be shown of an attachment: never its data, whatever it is called.
+ATTACHMENT_FIELDS: Final = frozenset({"id", "type", "kind", "media_type", "name", "size", "bytes", "digest"})
+
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",
+}
+
+
+def project(event: FollowEvent, *, snapshot_url: str | None = None) -> bytes | None:
+    """Return the frame of an event, or None for a record that clients do not see.
+
+    ``snapshot_url`` is where a reader finds the whole state; it is named in a ``reset`` of its cursor (D07).
+    """
+    match event:
+        case RecordEvent(record):
+            return _record_frame(record)
+        case DeltaEvent(turn, run, step, offset, text):
+            return _frame("delta", {"turn": turn, "run": run, "step": step, "offset": offset, "text": text})
+        case SnapshotEvent(turn, run, step, text):
+            return _frame("snapshot", {"turn": turn, "run": run, "step": step, "text": text})
+        case ResetEvent(reason, turn, run, step, after):
+            url = snapshot_url if after is not None else None
+            fields = {"turn": turn, "run": run, "step": step, "after": after, "snapshot": url}
+            return _frame("reset", {"reason": reason} | _present(fields))
+        case EndEvent(status, turn_id, outcome, code):
+            about = {"turn_id": turn_id and str(turn_id), "outcome": outcome, "code": code}
+            return _frame("end", {"status": status} | _present(about))
+        case _:
+            assert_never(event)
+
+
+class EventStream(Response):
+    """Sends a follower's events until they end, the reader leaves or falls behind, or the process closes.
+
+    ``keep_alive_s``: a comment after so much silence. ``stall_s``: a reader that takes nothing for so long is dropped; it
+    comes back by its cursor, and nothing but this response waited for it (D08). ``closing``: when it is set the stream ends
+    with a ``retry:`` hint (API-15). The events are closed in every case.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        events: AsyncGenerator[FollowEvent, None],
+        *,
+        keep_alive_s: float = 15.0,
+        stall_s: float = 30.0,
+        closing: asyncio.Event | None = None,
+        snapshot_url: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        status_code: int = 200,
+    ) -> None:
+        self.status_code = status_code
+        self.background = None
+        self.init_headers(_HEADERS | dict(headers or {}))
+        self._events = events
+        self._keep_alive_s = keep_alive_s
+        self._stall_s = stall_s
+        self._closing = closing if closing is not None else asyncio.Event()
+        self._snapshot_url = snapshot_url
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the response. Raises what is no error of ours; those are told to the reader."""
+        line = _Line(send, self._stall_s)
+        pump = asyncio.create_task(self._pump(line), name="sse-pump")
+        watch = [
+            asyncio.create_task(_until_gone(receive), name="sse-reader"),
+            asyncio.create_task(self._closing.wait(), name="sse-closing"),
+            asyncio.create_task(self._keep_alive(line), name="sse-keep-alive"),
+        ]
+        try:
+            await line.open(self.status_code, self.raw_headers)
+            done, _ = await asyncio.wait([pump, *watch], return_when=asyncio.FIRST_COMPLETED)
+            if pump not in done and self._closing.is_set():
+                await stop_tasks(pump, *watch)
+                await line.write(b"retry: %d\n\n" % RETRY_MS)
+                await line.close()
+        except TimeoutError:
+            pass  # the reader takes nothing: leaving without the end makes the server drop the connection
+        finally:
+            await stop_tasks(pump, *watch)
+            await self._events.aclose()
+        if not pump.cancelled() and (error := pump.exception()) and not isinstance(error, TimeoutError):
+            raise error
+
+    async def _pump(self, line: _Line) -> None:
+        try:
+            async for event in self._events:
+                frame = project(event, snapshot_url=self._snapshot_url)
+                if frame is not None:
+                    await line.write(frame)
+        except TurnkeeperError as error:
+            await line.write(_frame("problem", {"code": error.code, "title": error.title}))
+        await line.close()
+
+    async def _keep_alive(self, line: _Line) -> None:
+        while True:
+            await asyncio.sleep(line.idle_in(self._keep_alive_s))
+            if line.idle_in(self._keep_alive_s) <= 0:
+                await line.write(b": ping\n\n")
+
+
+class _Line:
+    """The way to the reader: whole frames, one at a time, each piece taken within ``stall_s`` seconds."""
+
+    def __init__(self, send: Send, stall_s: float) -> None:
+        self._send = send
+        self._stall_s = stall_s
+        self._turn = asyncio.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._sent_at = self._loop.time()
+        self._is_opened = asyncio.Event()
+        self._is_torn = False
+
+    async def open(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Send the headers and a first comment, so that proxies pass them on."""
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        self._is_opened.set()
+        await self.write(b": open\n\n")
+
+    async def write(self, frame: bytes) -> None:
+        """Send a frame. Raises ``TimeoutError`` when the reader takes nothing; after that, and after a frame that was cut
+        off, nothing more is sent: an unfinished event counts for nothing."""
+        await self._is_opened.wait()
+        async with self._turn:
+            if self._is_torn:
+                return
+            for start in range(0, len(frame), CHUNK_BYTES):
+                self._is_torn = start > 0
+                await self._send_body(frame[start : start + CHUNK_BYTES], more=True)
+            self._is_torn = False
+            self._sent_at = self._loop.time()
+
+    async def close(self) -> None:
+        """End the response in order."""
+        async with self._turn:
+            if not self._is_torn:
+                await self._send_body(b"", more=False)
+
+    def idle_in(self, after_s: float) -> float:
+        """Seconds until nothing was sent for ``after_s``."""
+        return self._sent_at + after_s - self._loop.time()
+
+    async def _send_body(self, body: bytes, *, more: bool) -> None:
+        async with asyncio.timeout(self._stall_s):
+            await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _record_frame(record: Record) -> bytes | None:
+    if record.kind not in CLIENT_KINDS:
+        return None
+    text = record.text
+    if record.kind == "turn.started" and '"attachments"' in text:
+        text = orjson.dumps(_without_media(record.data)).decode()
+    turn = "null" if record.turn is None else str(record.turn)
+    about = f'{{"seq":{record.seq},"turn":{turn},"at":"{record.at.isoformat()}"'
+    rest = "}" if text == "{}" else f",{text[1:]}"
+    return f"id: {record.seq}\nevent: {record.kind}\ndata: {about}{rest}\n\n".encode()
+
+
+def _without_media(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a ``turn.started`` payload with what attachments are, and without what they hold (FOL-11)."""
+    message = dict(data["user_message"])
+    if message.get("attachments"):
+        message["attachments"] = [
+            {k: v for k, v in a.items() if k in ATTACHMENT_FIELDS and isinstance(v, str | int)}
+            for a in message["attachments"]
+        ]
+    return {**data, "user_message": message}
+
+
+def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _frame(event: str, data: Mapping[str, Any]) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (event.encode(), orjson.dumps(data))

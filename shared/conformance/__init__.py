@@ -1,0 +1,30 @@
+"""Conformance kits: each port's contract as checks that any adapter can run, with any test runner or none.
+
+A kit is a plain function: it takes a subject (how to open handles, get fresh names and let time pass) and returns
+:class:`ConformanceCheck` objects. A failing ``run`` raises :class:`ConformanceFailure` that begins with the check's name.
+"""
+
+from shared.conformance.check import ConformanceCheck, ConformanceFailure
+from shared.conformance.clock import HandClock
+from shared.conformance.leases import LeasesSubject, leases_conformance
+from shared.conformance.session_log import SessionLogSubject, session_log_conformance
+from shared.conformance.session_log_recovery import (
+    SessionLogRecoverySubject,
+    session_log_recovery_conformance,
+)
+from shared.conformance.turn_queue import turn_queue_conformance
+from shared.conformance.turn_stage import TurnQueueSubject
+
+__all__ = [
+    "ConformanceCheck",
+    "ConformanceFailure",
+    "HandClock",
+    "LeasesSubject",
+    "SessionLogRecoverySubject",
+    "SessionLogSubject",
+    "TurnQueueSubject",
+    "leases_conformance",
+    "session_log_conformance",
+    "session_log_recovery_conformance",
+    "turn_queue_conformance",
+]

@@ -1,0 +1,268 @@
+"""Following sessions and turns within one process: the log, the queue and the feed in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from shared.domain.errors import SessionMissing, TurnMissing
+from shared.domain.ids import OwnerId, SessionId, WorkerId, new_turn_id
+from shared.feed.entries import DeltaEvent, EndEvent, RecordEvent, ResetEvent, SnapshotEvent
+from shared.feed.inproc import InprocFeed
+from shared.sessions.inproc import InprocSessionLog, InprocStore
+from shared.sessions.records import draft
+from shared.turns.inproc import InprocTurnQueue
+from tests.support.following import OWNER, FollowWorld, Reader, connect
+
+
+@dataclass
+class Inproc:
+    """The world and its feed."""
+
+    world: FollowWorld
+    feed: InprocFeed
+
+
+@pytest.fixture
+async def inproc() -> AsyncIterator[Inproc]:
+    store, feed = InprocStore(), InprocFeed()
+    world = FollowWorld.over(InprocSessionLog(store), InprocTurnQueue(store), feed=feed, hints=feed)
+    world.watcher.open()
+    yield Inproc(world, feed)
+    await world.watcher.close()
+
+
+@pytest.mark.behaviour("API-04", "API-06", "FOL-05")
+async def test_a_turn_is_followed_from_its_admission_to_its_end(inproc: Inproc) -> None:
+    world = inproc.world
+    receipt = await world.admit(await world.session())
+    connection = await world.follow(receipt.turn_id, after=receipt.after)
+    claim = await world.claim()
+    await world.open(claim)
+    await connection.until(lambda r: "step.started" in r.kinds)
+    text = inproc.feed.writer(claim.turn_id, claim.fence.epoch)
+    for piece in ("Hel", "lo", " you"):
+        text.push(0, 0, piece)
+    await connection.until_text("Hello you")
+    await world.reply(claim, "Hello you!")
+    reader = await connection.ended()
+    assert reader.kinds == [
+        "turn.started",
+        "step.started",
+        "memory.message",
+        "step.ended",
+        "turn.reply",
+        "turn.ended",
+    ]
+    assert reader.replies == [("Hello you!", "Hello you!")]
+    assert reader.of(SnapshotEvent) == reader.of(ResetEvent) == []
+    assert reader.end == EndEvent("ended", claim.turn_id, "completed", None)
+
+
+@pytest.mark.behaviour("API-05", "FOL-05")
+async def test_a_reader_that_comes_back_at_every_record_misses_nothing_and_sees_nothing_twice(
+    inproc: Inproc,
+) -> None:
+    world = inproc.world
+    receipt = await world.admit(await world.session())
+    claim = await world.claim()
+    await world.open(claim)
+    await world.finish_step(claim, 0, "Let me look.")
+    await world.reply(claim, "Found.", step=1)
+    whole = await (await world.follow(receipt.turn_id)).ended()
+    for cut in range(len(whole.events)):
+        reader = Reader()
+        events = await world.following.follow_turn(receipt.turn_id, OWNER)
+        for _ in range(cut):
+            reader.take(await anext(events))
+        await events.aclose()
+        back = await (await world.follow(receipt.turn_id, reader)).ended()
+        assert [r.seq for r in back.records] == [r.seq for r in whole.records]
+        assert back.replies[-1] == ("Found.", "Found.")
+        assert back.end == whole.end
+
+
+@pytest.mark.behaviour("API-05")
+@pytest.mark.parametrize("claimed", [False, True])
+async def test_the_stream_of_a_turn_that_never_opened_ends_too(inproc: Inproc, claimed: bool) -> None:
+    world = inproc.world
+    receipt = await world.admit(await world.session())
+    if claimed:
+        await world.claim()
+    connection = await world.follow(receipt.turn_id)
+    await world.queue.cancel(receipt.turn_id, OWNER)
+    inproc.feed.publish_change(receipt.session_id)
+    view = await world.queue.get(receipt.turn_id, OWNER)
+    end = EndEvent("cancelled", receipt.turn_id, view.outcome, view.code)
+    assert (await connection.ended()).events == [end]
+    again = await (await world.follow(receipt.turn_id, after=receipt.after)).ended()
+    assert again.events == [end]
+
+
+@pytest.mark.behaviour("API-05")
+async def test_a_turn_shows_its_own_records_only(inproc: Inproc) -> None:
+    world = inproc.world
+    session_id = await world.session()
+    first, second = await world.admit(session_id), await world.admit(session_id)
+    connection = await world.follow(second.turn_id, after=second.after)
+    for text in ("one", "two"):
+        claim = await world.claim()
+        await world.open(claim)
+        await world.log.commit(session_id, OWNER, [draft("host.note", {})])
+        await world.reply(claim, text)
+    reader = await connection.ended()
+    assert {r.turn for r in reader.records} == {2}
+    assert reader.replies == [("two", "two")]
+    assert (await (await world.follow(first.turn_id)).ended()).replies == [("one", "one")]
+
+
+@pytest.mark.behaviour("API-05")  # field case D02
+async def test_a_filter_hides_records_and_changes_no_id(inproc: Inproc) -> None:
+    world = inproc.world
+    receipt = await world.admit(await world.session())
+    claim = await world.claim()
+    await world.open(claim)
+    await world.reply(claim, "hi")
+    both = await world.following.follow_turn(receipt.turn_id, OWNER, kinds={"turn.started", "turn.reply"})
+    wide = await connect(both).ended()
+    ids = {r.kind: r.seq for r in wide.records}
+    assert list(ids) == ["turn.started", "turn.reply"]
+    narrow = await world.following.follow_turn(
+        receipt.turn_id, OWNER, kinds={"turn.reply"}, after=ids["turn.started"]
+    )
+    assert [(r.kind, r.seq) for r in (await connect(narrow).ended()).records] == [
+        ("turn.reply", ids["turn.reply"])
+    ]
+
+
+@pytest.mark.behaviour("API-05")  # field case D07
+async def test_a_cursor_beyond_the_head_is_told_and_following_goes_on_from_the_head(inproc: Inproc) -> None:
+    world = inproc.world
+    session_id = await world.session()
+    await world.log.commit(session_id, OWNER, [draft("host.note", {"n": n}) for n in range(3)])
+    connection = await world.follow_session(session_id, after=99)
+    await connection.until(lambda r: r.of(ResetEvent))
+    await world.log.commit(session_id, OWNER, [draft("host.note", {"n": 3})])
+    reader = await connection.until(lambda r: r.records)
+    assert reader.events[0] == ResetEvent("cursor", after=3)
+    assert [r.seq for r in reader.records] == [4]
+    await connection.drop()
+
+
+@pytest.mark.behaviour("FOL-01", "FOL-05")
+@pytest.mark.parametrize("after", [0, 100, 255, 256])
+async def test_replay_begins_anywhere_in_a_large_commit(inproc: Inproc, after: int) -> None:
+    world = inproc.world
+    session_id = await world.session()
+    await world.log.commit(session_id, OWNER, [draft("host.note", {"n": n}) for n in range(256)])
+    connection = await world.follow_session(session_id, after=after)
+    await world.log.commit(session_id, OWNER, [draft("host.note", {"n": 256})])
+    reader = await connection.until(lambda r: r.cursor == 257)
+    assert [r.seq for r in reader.records] == list(range(after + 1, 258))
+    await connection.drop()
+
+
+@pytest.mark.behaviour("FOL-07")
+async def test_another_owner_finds_nothing_to_follow(inproc: Inproc) -> None:
+    world = inproc.world
+    receipt = await world.admit(await world.session())
+    with pytest.raises(SessionMissing):
+        await world.following.follow_session(receipt.session_id, OwnerId("bob"))
+    with pytest.raises(SessionMissing):
+        await world.following.follow_session(SessionId("ses_none"), OWNER)
+    with pytest.raises(TurnMissing):
+        await world.following.follow_turn(receipt.turn_id, OwnerId("bob"))
+    with pytest.raises(TurnMissing):
+        await world.following.follow_turn(new_turn_id(), OWNER)
+
+
+async def test_the_streams_of_a_removed_session_end_with_a_typed_event(inproc: Inproc) -> None:
+    world = inproc.world
+    receipt = await world.admit(await world.session())
+    session, turn = await world.follow_session(receipt.session_id), await world.follow(receipt.turn_id)
+    claim = await world.claim()
+    await world.open(claim)
+    await session.until(lambda r: r.records)
+    await turn.until(lambda r: r.records)
+    await world.log.remove(receipt.session_id, OWNER)
+    assert (await session.ended()).end == EndEvent("removed", None, code="session.missing")
+    assert (await turn.ended()).end == EndEvent("removed", receipt.turn_id, code="session.missing")
+
+
+async def test_a_session_stream_shows_the_text_of_its_turns_and_stays_open(inproc: Inproc) -> None:
+    world = inproc.world
+    session_id = await world.session()
+    connection = await world.follow_session(session_id)
+    for n, text in enumerate(("one", "two"), start=1):
+        await world.admit(session_id)
+        claim = await world.claim()
+        await world.open(claim)
+        feed = inproc.feed.writer(claim.turn_id, claim.fence.epoch)
+        feed.push(0, 0, text)
+        await connection.until_text(text)
+        await world.reply(claim, text)
+        feed.close(ended=True)
+        await connection.until_replies(n)
+    assert connection.reader.replies == [("one", "one"), ("two", "two")]
+    assert {e.turn for e in connection.reader.of(DeltaEvent) if isinstance(e, DeltaEvent)} == {1, 2}
+    late = await world.follow_session(session_id)
+    await late.until(lambda r: len(r.replies) == 2)
+    assert all(isinstance(e, RecordEvent) for e in late.reader.events)
+    assert not connection.task.done()
+    await connection.drop()
+    await late.drop()
+
+
+@pytest.mark.behaviour("API-06")
+async def test_a_takeover_resets_the_text_and_the_new_attempt_is_shown(inproc: Inproc) -> None:
+    world = inproc.world
+    receipt = await world.admit(await world.session())
+    connection = await world.follow(receipt.turn_id)
+    claim = await world.claim()
+    await world.open(claim)
+    old, new = inproc.feed.writer(claim.turn_id, 1), inproc.feed.writer(claim.turn_id, 2)
+    old.push(0, 0, "First tr")
+    await connection.until_text("First tr")
+    new.push(0, 0, "Second")
+    old.push(0, 0, "y")
+    await connection.until_text("Second")
+    await world.reply(claim, "Second try")
+    reader = await connection.ended()
+    assert [e for e in reader.events if not isinstance(e, RecordEvent)][:3] == [
+        DeltaEvent(1, 0, 0, 0, "First tr"),
+        ResetEvent("attempt", 1, 0, 0),
+        DeltaEvent(1, 0, 0, 0, "Second"),
+    ]
+    assert reader.replies == [("Second try", "Second try")]
+
+
+async def test_followers_of_a_session_share_one_read_of_a_change(inproc: Inproc) -> None:
+    world = inproc.world
+    session_id = await world.session()
+    connections = [await world.follow_session(session_id) for _ in range(20)]
+    await world.log.commit(session_id, OWNER, [draft("host.note", {"n": 0})])
+    inproc.feed.publish_change(session_id)
+    for connection in connections:
+        await connection.until(lambda r: r.cursor == 1)
+    before = world.watcher.stats.reads
+    await world.log.commit(session_id, OWNER, [draft("host.note", {"n": 1})])
+    inproc.feed.publish_change(session_id)
+    for connection in connections:
+        await connection.until(lambda r: r.cursor == 2)
+    assert world.watcher.stats.reads - before <= 2
+    for connection in connections:
+        await connection.drop()
+    assert world.watcher.followed == 0
+
+
+async def test_a_hint_to_a_worker_names_the_turn(inproc: Inproc) -> None:
+    worker, turn_id = WorkerId("w"), new_turn_id()
+    heard = inproc.feed.subscribe_worker(worker)
+    first = asyncio.ensure_future(anext(heard))
+    loop = asyncio.get_running_loop()
+    loop.call_soon(inproc.feed.publish_to_worker, WorkerId("other"), new_turn_id())
+    loop.call_soon(inproc.feed.publish_to_worker, worker, turn_id)
+    assert await asyncio.wait_for(first, 5) == turn_id
