@@ -1,4 +1,4 @@
-"""The default app: an assistant with two harmless tools (decision 39)."""
+"""The default app: an assistant with two harmless tools (decision 39) that remembers what its user says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from shared.agents import Agent, App, tool
+from shared.agents import Agent, App, MemoryPolicy, tool
 
 _OPERATORS: Final[dict[type[ast.AST], Callable[..., float]]] = {
     ast.Add: operator.add,
@@ -64,5 +64,6 @@ app = App(
             ),
             tools=[current_time, calculate],
         )
-    ]
+    ],
+    memory=MemoryPolicy(),
 )

@@ -77,6 +77,7 @@ class Settings(BaseModel):
     prepared_statements: bool = Field(True, description="Off behind a pooler that cannot keep them.")
     producer_connections: int = Field(10, ge=1, le=200)
     worker_connections: int = Field(10, ge=2, le=200)
+    background_connections: int = Field(5, ge=1, le=200)
     upkeep_connections: int = Field(4, ge=1, le=200)
     connection_wait_s: Seconds = 2.0
 
@@ -94,6 +95,17 @@ class Settings(BaseModel):
     )
     executor_threads: int = Field(16, ge=1, le=512)
     lost_threads_max: int = Field(8, ge=1, le=512)
+
+    # Memory.
+    activity_capacity: int = Field(16, ge=1, le=1_000)
+    remember_capacity: int = Field(8, ge=1, le=1_000)
+    index_capacity: int = Field(8, ge=1, le=1_000)
+    activity_deadline_s: Seconds = 30.0
+    remember_deadline_s: Seconds = 120.0
+    index_deadline_s: Seconds = 60.0
+    memory_lease_s: Seconds = 15.0
+    pending_intents_per_owner: int = Field(1_000, ge=1, le=1_000_000)
+    embedding_model: str = Field("", description="A model of the endpoint; empty = the local WordLlama.")
 
     # Rhythm.
     unasked_claim_s: Seconds = 1.5

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from shared.database.counters import WorkCounters
-from shared.wakes.port import WakePublisher
 from workers.metrics import PartsCollector
-from workers.pump import Pump
-from workers.turns.holdings import Holding, Holdings
-from workers.turns.runner import TurnRunner
+from workers.stores import WorkerStores
+from workers.turns.building import TurnParts
 
 
-def turn_figures(
-    collector: PartsCollector,
-    pump: Pump[Holding],
-    holdings: Holdings,
-    runner: TurnRunner,
-    wakes: WakePublisher,
-    counters: WorkCounters,
-) -> None:
+def turn_figures(collector: PartsCollector, parts: TurnParts, stores: WorkerStores) -> None:
     """Add the figures of the turns queue: claims, ends, refusals, wakes and the cost of each unit of work."""
+    pump, holdings, runner = parts.pump, parts.holdings, parts.runner
+    wakes, counters = stores.wakes, stores.database.counters
     collector.add_gauge(
         "turnkeeper_turns_held", "Turns that this process holds.", lambda: float(pump.info()["held"])
     )

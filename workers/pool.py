@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
@@ -28,6 +29,8 @@ from workers.process import CLOSE_S, STOP_NOW_S, LoopProcess
 _log: Final = logging.getLogger(__name__)
 
 EX_FAILURE: Final = 1
+#: Seconds that Celery has for its own end once a stop at once is complete.
+LEAVE_S: Final = 5.0
 #: Seconds beyond the drain bound within which cancelled work must have cleaned up.
 _DRAIN_SLACK_S: Final = 10.0
 
@@ -58,7 +61,9 @@ class TurnkeeperPool(BasePool):  # type: ignore[misc]  # Celery publishes no typ
         def build_parts() -> AbstractAsyncContextManager[WorkerParts]:
             return build(self._settings, queues=served, capacity=self.limit, gate=self.gate)
 
-        self._process = LoopProcess(build_parts, drain_s=self._settings.drain_s, on_unfit=self._on_unfit)
+        self._process = LoopProcess(
+            build_parts, drain_s=self._settings.drain_s, on_unfit=self._on_unfit, after_stop=_leave_by_force
+        )
         try:
             self._process.start(look=state.maybe_shutdown)
         except TurnkeeperError as error:
@@ -156,6 +161,12 @@ class TurnkeeperPool(BasePool):  # type: ignore[misc]  # Celery publishes no typ
     def _wake_hub(self) -> None:
         if (hub := self._hub) is not None:
             hub.call_soon(lambda: None)
+
+
+def _leave_by_force() -> None:
+    """End the process if Celery does not: a silent broker can hold its shutdown up, and nothing of ours is left to lose."""
+    time.sleep(LEAVE_S)
+    os._exit(EX_FAILURE)
 
 
 class PoolStep(bootsteps.Step):  # type: ignore[misc]  # Celery publishes no types

@@ -40,7 +40,7 @@ class LoopProcess:
 
     ``build`` makes the parts; it is called on the loop. ``on_unfit`` is called on the loop when the process can serve no
     longer (a server or a service ended by itself, or a part asked to leave), with the reason; draining then waits for
-    :meth:`begin_drain`. The other methods are called by the hub's thread, and by signal handlers in it.
+    :meth:`begin_drain`. ``after_stop`` is called in the loop's thread once a stop at once is complete. The other methods are called by the hub's thread, and by signal handlers in it.
     """
 
     def __init__(
@@ -49,10 +49,12 @@ class LoopProcess:
         *,
         drain_s: float,
         on_unfit: Callable[[str], None],
+        after_stop: Callable[[], None] = lambda: None,
     ) -> None:
         self._build = build
         self._drain_s = drain_s
         self._on_unfit = on_unfit
+        self._after_stop = after_stop
         self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._drain = asyncio.Event()
         self._now = asyncio.Event()
@@ -60,7 +62,6 @@ class LoopProcess:
         self._ready = False
         self._failure: BaseException | None = None
         self._ended_r, self._ended_w = os.pipe()
-        self._unserved = 0
 
     # --- from the hub's thread -------------------------------------------------------------------------------
 
@@ -135,6 +136,8 @@ class LoopProcess:
         finally:
             self._parts = None
             os.close(self._ended_w)
+        if self._now.is_set():
+            self._after_stop()
 
     async def _main(self) -> None:
         building = asyncio.create_task(self._live())

@@ -62,6 +62,7 @@ class Sweeps:
         self._asked = {sweep.name: asyncio.Event() for sweep in self._sweeps}
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._held: dict[str, NamedLease] = {}
         self._active: set[str] = set()
         self.counts = SweepCounts()
 
@@ -71,9 +72,19 @@ class Sweeps:
             event.set()
 
     async def serve(self) -> None:
-        """Sweep until drained or stopped."""
+        """Sweep until drained or stopped. What a sweep raises that is no error of ours comes out: it is a defect."""
         self._tasks = {asyncio.create_task(self._beat(s), name=f"sweep:{s.name}") for s in self._sweeps}
-        await self._stop.wait()
+        stopped = asyncio.create_task(self._stop.wait(), name="sweeps:stop")
+        try:
+            ended, _ = await asyncio.wait({stopped, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self.stop_now()
+            raise
+        finally:
+            stopped.cancel()
+        for task in ended:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
 
     async def drain(self, timeout_s: float) -> None:
         """Finish the pass under way, free the leases, and end; a pass past ``timeout_s`` is cancelled."""
@@ -102,22 +113,19 @@ class Sweeps:
         }
 
     async def _beat(self, sweep: Sweep) -> None:
-        lease: NamedLease | None = None
         try:
             while not self._stop.is_set():
-                lease = await self._pass(sweep, lease)
+                await self._pass(sweep)
                 await self._rest(sweep)
         finally:
-            if lease is not None:
+            self._active.discard(sweep.name)
+            if (lease := self._held.pop(sweep.name, None)) is not None:
                 await self._free(lease)
 
-    async def _pass(self, sweep: Sweep, lease: NamedLease | None) -> NamedLease | None:
-        """One pass under the lease; returns the lease if it is (still) ours."""
+    async def _pass(self, sweep: Sweep) -> None:
+        """One pass under the lease, if it is, or can be made, ours."""
         try:
-            if lease is not None and not await self._leases.renew(lease):
-                lease = None
-            if lease is None:
-                lease = await self._leases.acquire(sweep.name, self._holder, self._lease_s)
+            await self._hold(sweep.name)
             self._active.add(sweep.name)
             # The lease outlasts the pass: a pass that takes longer is cut, and the next holder goes on.
             async with asyncio.timeout(self._lease_s * 0.8):
@@ -132,7 +140,14 @@ class Sweeps:
             _log.warning(
                 "sweep %s failed: %s", sweep.name, error or "took too long", extra={"sweep": sweep.name}
             )
-        return lease
+
+    async def _hold(self, name: str) -> None:
+        """Renew the lease or take it anew; raises ``LeaseHeld`` when another process has it."""
+        lease = self._held.get(name)
+        if lease is not None and await self._leases.renew(lease):
+            return
+        self._held.pop(name, None)
+        self._held[name] = await self._leases.acquire(name, self._holder, self._lease_s)
 
     async def _rest(self, sweep: Sweep) -> None:
         asked = self._asked[sweep.name]

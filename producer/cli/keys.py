@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from producer.cli.running import find_database_url
+from producer.dev.running import find_database_url
 from shared.database.pool import Database
 from shared.domain.bounds import check_identity, check_text
 from shared.domain.errors import InvalidInput

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from producer.cli.running import find_database_url
+from producer.dev.running import find_database_url
 from shared.database.migrate import check as check_schema
 from shared.database.migrate import migrate
 from shared.settings import load_settings

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from producer.app import create_app
 from producer.compose import producer_parts
-from producer.server import run_server
+from producer.server import make_server
 from producer.traffic import Traffic
 from shared.settings import load_settings
 from shared.telemetry.logs import configure_logs
@@ -26,10 +27,11 @@ def command(
     settings = load_settings()
     configure_logs(settings.log_format, settings.log_level)
     traffic = Traffic()
-    run_server(
-        lambda: producer_parts(settings, traffic),
+    server = make_server(
+        create_app(lambda: producer_parts(settings, traffic)),
         traffic,
         host=host or settings.host,
         port=settings.port if port is None else port,
         drain_s=settings.drain_s,
     )
+    server.run()

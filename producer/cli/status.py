@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from producer.cli.running import find_database_url
+from producer.dev.running import find_database_url
 from shared.database.pool import Database
 from shared.settings import load_settings
 from shared.turns.postgres import PostgresTurnQueue

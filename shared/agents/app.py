@@ -9,16 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.agents.definition import Agent
+from shared.agents.memory import MemoryPolicy
 from shared.domain.errors import ConfigError
 from shared.models.port import ChatModel
 
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """A host's agents; the first is the default. ``model`` replaces the configured model port (tests, own adapters)."""
+    """A host's agents; the first is the default. ``model`` replaces the configured model port (tests, own adapters).
+
+    ``memory`` says what is remembered of users and recalled for them; without it nothing is.
+    """
 
     agents: Sequence[Agent]
     model: ChatModel | None = None
+    memory: MemoryPolicy | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "agents", tuple(self.agents))
@@ -49,7 +54,7 @@ def load_app(name: str) -> App:
     Raises ``ConfigError`` that names what is missing. What the host's module itself raises passes unchanged.
     """
     module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
+    if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
         raise ConfigError(f"TURNKEEPER_APP {name!r} must be module:attribute", field="TURNKEEPER_APP")
     here = str(Path.cwd())
     if here not in sys.path:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from shared.agents.tools import Tool
 from shared.domain.bounds import check_identity, check_text
-from shared.domain.errors import ConfigError
+from shared.domain.errors import ConfigError, InvalidInput
 from shared.turns.queue import OnWorkerLoss
 
 AGENT_NAME = re.compile(r"[a-z0-9][a-z0-9._/-]{0,127}")
@@ -25,15 +25,16 @@ class Policy:
     tool_concurrency: int = 4
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("max_steps", 1, 1_000),
-            ("max_tool_calls", 0, 10_000),
-            ("max_duration_s", 0.1, 86_400),
-            ("tool_concurrency", 1, 64),
+        for name, kind, low, high in (
+            ("max_steps", int, 1, 1_000),
+            ("max_tool_calls", int, 0, 10_000),
+            ("max_duration_s", int | float, 0.1, 86_400),
+            ("tool_concurrency", int, 1, 64),
         ):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-                raise ConfigError(f"policy {name} must be {low}..{high}", field=f"policy.{name}")
+            if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
+                what = "a whole number of" if kind is int else "seconds,"
+                raise ConfigError(f"policy {name} must be {what} {low}..{high}", field=f"policy.{name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,12 @@ class Agent:
     def __post_init__(self) -> None:
         if not AGENT_NAME.fullmatch(self.name):
             raise ConfigError(f"agent name {self.name!r} must match {AGENT_NAME.pattern}", field="agent.name")
-        check_text(
-            self.instructions, field=f"agent.{self.name}.instructions", max_bytes=INSTRUCTIONS_MAX_BYTES
-        )
-        check_identity(self.revision, field=f"agent.{self.name}.revision")
+        try:
+            where = f"agent.{self.name}.instructions"
+            check_text(self.instructions, field=where, max_bytes=INSTRUCTIONS_MAX_BYTES)
+            check_identity(self.revision, field=f"agent.{self.name}.revision")
+        except InvalidInput as error:
+            raise ConfigError(error.message, field=error.field) from error
         if self.on_worker_loss not in ("continue", "interrupt"):
             raise ConfigError(
                 "on_worker_loss must be continue or interrupt", field=f"agent.{self.name}.on_worker_loss"

@@ -11,12 +11,15 @@ from typing import Any, overload
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic.errors import PydanticUserError
 
+from shared.domain.bounds import clean_text
 from shared.domain.errors import ConfigError
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 DESCRIPTION_MAX_CHARS = 4_096
 TIMEOUT_DEFAULT_S = 120.0
+TIMEOUT_MAX_S = 86_400.0
 ARGUMENTS_MAX_BYTES = 262_144
 
 Handler = Callable[..., Any]
@@ -109,19 +112,30 @@ def tool(
 def _make(
     handler: Handler, name: str | None, description: str | None, repeatable: bool, timeout_s: float
 ) -> Tool:
-    tool_name = name or handler.__name__
+    tool_name = name or str(getattr(handler, "__name__", ""))
     if not NAME.fullmatch(tool_name):
         raise ConfigError(f"tool name {tool_name!r} must match {NAME.pattern}", field="tool.name")
     text = (description or inspect.getdoc(handler) or "").strip()
-    if not text or len(text) > DESCRIPTION_MAX_CHARS:
+    if not text or len(text) > DESCRIPTION_MAX_CHARS or clean_text(text)[1]:
         raise ConfigError(
-            f"tool {tool_name} needs a docstring or description of at most {DESCRIPTION_MAX_CHARS} characters",
+            f"tool {tool_name} needs a docstring or description of at most {DESCRIPTION_MAX_CHARS} characters,"
+            " without NUL and lone surrogates",
             field=f"tool.{tool_name}.description",
         )
-    if timeout_s <= 0:
-        raise ConfigError(f"tool {tool_name}: timeout_s must be above 0", field=f"tool.{tool_name}.timeout_s")
-    arguments, context_parameter = _arguments_of(tool_name, handler)
-    schema = arguments.model_json_schema()
+    if not 0 < timeout_s <= TIMEOUT_MAX_S:
+        raise ConfigError(
+            f"tool {tool_name}: timeout_s must be above 0, at most {TIMEOUT_MAX_S:g}",
+            field=f"tool.{tool_name}.timeout_s",
+        )
+    try:
+        arguments, context_parameter = _arguments_of(tool_name, handler)
+        schema = arguments.model_json_schema()
+    except (NameError, TypeError, SyntaxError, PydanticUserError) as error:
+        # An annotation that names nothing or that no JSON Schema can say, a parameter name that a model cannot have.
+        raise ConfigError(
+            f"tool {tool_name}: its parameters cannot be described: {error}",
+            field=f"tool.{tool_name}.parameters",
+        ) from error
     schema.pop("title", None)
     return Tool(
         name=tool_name,
@@ -142,7 +156,8 @@ def _arguments_of(tool_name: str, handler: Handler) -> tuple[type[BaseModel], st
     context_parameter = None
     for name, parameter in inspect.signature(handler).parameters.items():
         where = f"tool.{tool_name}.{name}"
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+        kinds = (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY)
+        if parameter.kind in kinds or name.startswith("_"):
             raise ConfigError(f"tool {tool_name}: parameter {name} must be an ordinary one", field=where)
         if name not in hints:
             raise ConfigError(f"tool {tool_name}: parameter {name} needs an annotation", field=where)

@@ -452,6 +452,23 @@ class IndexUnavailable(Unavailable):
     title = "Semantic index unavailable"
 
 
+class IndexBudget(Refused):
+    """A source or query is larger than the semantic index takes; nothing partial is done (SEM-31, 36, 42, 68).
+
+    ``reason`` says what: source-bytes, chunks, sources, identity-bytes, query-bytes, scanned-chunks or output-bytes.
+    """
+
+    code = "memory.index-budget"
+    title = "Semantic index limit reached"
+
+
+class SourceChanged(Unavailable):
+    """The source changed while it was being indexed; the next try reads it as it is then (SEM-55)."""
+
+    code = "memory.source-changed"
+    title = "Source changed meanwhile"
+
+
 class MemoryCorrupt(Broken):
     """A stored memory value does not decode or does not match its receipt (MEM-38)."""
 

@@ -38,6 +38,10 @@ POINTS: Final = (
     "remember.prepared",
     "remember.dispatched",
     "remember.settled",
+    "index.claimed",
+    "index.embedded",
+    "index.reread",
+    "index.replaced",
 )
 
 ACTIONS: Final = ("kill", "stop", "raise")

@@ -21,14 +21,16 @@ OutputLimitField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
 _TOOL_CHOICES = frozenset({"auto", "none", "required"})
 
 
-def chat_request(request: ModelRequest, *, output_limit_field: OutputLimitField) -> dict[str, Any]:
-    """Return the body of ``request``, streamed and with usage; what the request leaves open is left out."""
+def chat_request(
+    request: ModelRequest, *, output_limit_field: OutputLimitField, streamed: bool = True
+) -> dict[str, Any]:
+    """Return the body of ``request``, streamed with usage or whole; what the request leaves open is left out."""
     body: dict[str, Any] = {
         "model": request.model,
         "messages": [_wire_message(message) for message in request.messages],
-        "stream": True,
-        "stream_options": {"include_usage": True},
     }
+    if streamed:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
     if request.tools:
         body["tools"] = [_wire_tool(tool) for tool in request.tools]
         if request.tool_choice != "auto":

@@ -6,36 +6,27 @@ The client makes requests, retries and headers; the event stream is read raw and
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import itertools
-import random
-import re
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
-import openai
 from pydantic import SecretStr
 
-from shared.domain.errors import ConfigError, ModelStreamBroken, ModelUnavailable
+from shared.domain.errors import ModelStreamBroken, ModelUnavailable
 from shared.models.chat_chunks import AnswerAssembler, ChunkError, ErrorEvent
-from shared.models.chat_errors import CALL_ERRORS, STREAM_ERRORS, FailureTranslator
+from shared.models.chat_errors import STREAM_ERRORS
 from shared.models.chat_request import OutputLimitField, chat_request
+from shared.models.endpoint import ModelEndpoint, backoff_s
 from shared.models.sse import EventTooLarge, SseDecoder
 from shared.models.types import Finished, ModelEvent, ModelRequest, TextDelta
 
 #: How long a finished stream may take to end its HTTP body, so that the next call finds the connection open.
 DRAIN_S = 0.25
-BACKOFF_FIRST_S = 0.5
-BACKOFF_MAX_S = 8.0
 
-#: Sent where no key is set: servers without authentication ignore it, the others refuse it with a clear 401.
-_NO_KEY = "no-key"
-_HEADER_TOKEN = re.compile(r"[\x21-\x7e]+")
 _DECODE_ERRORS = (ChunkError, ErrorEvent, EventTooLarge, *STREAM_ERRORS)
 
 
@@ -58,8 +49,8 @@ class OpenAIChatModel:
     ``connect_timeout_s`` the wait for a connection, ``read_timeout_s`` each wait for bytes. At most
     ``connections_max`` streams are open at once; more wait for ``connect_timeout_s``.
 
-    A loopback endpoint is reached directly (MOD-15); for any other the client follows the process's proxy variables,
-    and its own standard ones (``OPENAI_ORG_ID``, ``OPENAI_PROJECT_ID``). Create it anywhere, use it in one event loop.
+    How the endpoint is reached: :class:`~shared.models.endpoint.ModelEndpoint`. Create it anywhere, use it in one
+    event loop.
     """
 
     def __init__(
@@ -74,30 +65,21 @@ class OpenAIChatModel:
         connections_max: int = 1000,
         output_limit_field: OutputLimitField = "max_completion_tokens",
     ) -> None:
-        key = _checked_key(api_key)
         self._timeout_s = timeout_s
         self._read_timeout_s = read_timeout_s
-        self._retries = retries
         self._output_limit_field = output_limit_field
-        self._failures = FailureTranslator(secret=key)
-        timeout = httpx2.Timeout(read_timeout_s, connect=connect_timeout_s, pool=connect_timeout_s)
-        self._client = openai.AsyncOpenAI(
-            base_url=_checked_url(base_url),
-            api_key=key or _NO_KEY,
-            timeout=timeout,
-            max_retries=retries,
-            http_client=openai.DefaultAioHttpClient(
-                timeout=timeout,
-                limits=httpx2.Limits(
-                    max_connections=connections_max, max_keepalive_connections=connections_max
-                ),
-                trust_env=not _is_loopback(base_url),
-            ),
+        self._endpoint = ModelEndpoint(
+            base_url=base_url,
+            api_key=api_key,
+            connect_timeout_s=connect_timeout_s,
+            read_timeout_s=read_timeout_s,
+            retries=retries,
+            connections_max=connections_max,
         )
 
     async def aclose(self) -> None:
         """Close the connections. Streams that are open break."""
-        await self._client.close()
+        await self._endpoint.aclose()
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """Yield the answer's text as it arrives, then the whole answer; the port's contract holds."""
@@ -105,7 +87,7 @@ class OpenAIChatModel:
         call = _Call(
             body=chat_request(request, output_limit_field=self._output_limit_field),
             deadline=now() + self._timeout_s,
-            retries_left=self._retries,
+            retries_left=self._endpoint.retries,
         )
         for broken in itertools.count():
             try:
@@ -115,7 +97,7 @@ class OpenAIChatModel:
                         yield event
                 return
             except (ModelUnavailable, ModelStreamBroken):
-                pause_s = min(BACKOFF_FIRST_S * 2**broken, BACKOFF_MAX_S) * random.uniform(0.75, 1.0)
+                pause_s = backoff_s(broken)
                 if call.shown or call.retries_left < 1 or now() + pause_s >= call.deadline:
                     raise
             call.retries_left -= 1
@@ -132,27 +114,21 @@ class OpenAIChatModel:
                         yield event
                 return
             except _DECODE_ERRORS as error:
-                failure = self._failures.of_stream(error, shown=call.shown)
+                failure = self._endpoint.failures.of_stream(error, shown=call.shown)
             # Raised out here, so that a cause that holds the key is no hidden context either.
             raise failure
 
     async def _open(self, call: _Call, stack: AsyncExitStack) -> httpx2.Response:
         """Return the open response, which ``stack`` closes; the tries that the client took are off the budget."""
-        client = self._client
-        if call.retries_left != self._retries:
-            client = client.with_options(max_retries=call.retries_left)
-        try:
-            async with asyncio.timeout_at(call.deadline):
-                create = client.chat.completions.with_streaming_response.create
-                opened = await stack.enter_async_context(create(**call.body))
-            call.retries_left -= opened.retries_taken
-            http_response: httpx2.Response = opened.http_response
-            return http_response
-        except CALL_ERRORS as error:
-            # The client has judged and spent its tries already.
-            call.retries_left = 0
-            failure = self._failures.of_call(error)
-        raise failure
+        retries_left, call.retries_left = call.retries_left, 0
+        response, taken = await self._endpoint.open(
+            lambda client: client.chat.completions.with_streaming_response.create(**call.body),
+            stack,
+            deadline=call.deadline,
+            retries=retries_left,
+        )
+        call.retries_left = retries_left - taken
+        return response
 
     async def _read(
         self, body: AsyncGenerator[bytes, None], deadline: float
@@ -194,35 +170,3 @@ async def _drain(body: AsyncGenerator[bytes, None]) -> None:
 
 def _mint_call_id() -> str:
     return f"call_{secrets.token_hex(12)}"
-
-
-def _checked_key(api_key: SecretStr | str) -> str:
-    key = api_key.get_secret_value() if isinstance(api_key, SecretStr) else api_key
-    if key and not _HEADER_TOKEN.fullmatch(key):
-        raise ConfigError(
-            "the model's API key holds a character that no HTTP header can carry", field="api_key"
-        )
-    return key
-
-
-def _checked_url(base_url: str) -> str:
-    try:
-        url = urlsplit(base_url)
-        host, _ = url.hostname, url.port
-    except ValueError:
-        raise ConfigError("the model's base URL is no URL", field="base_url") from None
-    if url.scheme not in ("http", "https") or not host:
-        raise ConfigError(
-            "the model's base URL must begin with http:// or https:// and name a host", field="base_url"
-        )
-    if url.username or url.password:
-        raise ConfigError("the model's base URL must hold no credentials: use the API key", field="base_url")
-    return base_url
-
-
-def _is_loopback(base_url: str) -> bool:
-    host = (urlsplit(base_url).hostname or "").lower()
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")

@@ -163,7 +163,9 @@ class World:
     async def until(self, sql: str, *values: object) -> None:
         """Wait until a query of the test's own has a row."""
         async with asyncio.timeout(BOUND_S):
-            while not await self.rows(sql, *values):
+            while True:
+                if await self.rows(sql, *values):
+                    return
                 await asyncio.sleep(LOOK_S)
 
     @asynccontextmanager
@@ -261,7 +263,7 @@ def admit_call(
     }
 
 
-def fenced(claim: Claim, name: str) -> Mapping[str, Any]:
+def fenced(claim: Claim, name: str) -> dict[str, Any]:
     """Return the arguments that every write of a holder begins with."""
     return {
         "p_id": claim.turn_id,

@@ -8,10 +8,9 @@ from types import ModuleType
 from typing import Final
 
 import pytest
-from pydantic import AliasChoices
 
 from shared.agents import App
-from shared.settings import PREFIX, Settings
+from shared.settings import Settings, variable_of
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 README: Final = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -25,12 +24,7 @@ BLOCKS: Final = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.
 
 def variables() -> dict[str, str]:
     """Every environment variable of the settings and its default as the README writes it."""
-    found = {}
-    for name, field in Settings.model_fields.items():
-        alias = field.validation_alias
-        variable = str(alias.choices[0]) if isinstance(alias, AliasChoices) else f"{PREFIX}{name.upper()}"
-        found[variable] = as_written(field.default)
-    return found
+    return {variable_of(name): as_written(field.default) for name, field in Settings.model_fields.items()}
 
 
 def as_written(default: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shared.agents import Agent
-from shared.models.types import ModelRequest, SystemMessage, ToolDeclaration
+from shared.models.types import Message, ModelRequest, SystemMessage, ToolDeclaration, UserMessage
 from shared.sessions.vocabulary import RequestPrepared, ToolDeclared
 from workers.context.transcript import RECIPE, Transcript
 
@@ -19,13 +19,24 @@ class PreparedRequest:
 
 
 def prepare_request(
-    agent: Agent, transcript: Transcript, *, model: str, run_id: str, session_id: str, run: int, step: int
+    agent: Agent,
+    transcript: Transcript,
+    *,
+    model: str,
+    run_id: str,
+    session_id: str,
+    run: int,
+    step: int,
+    recalled: str = "",
 ) -> PreparedRequest:
-    """Build the request of a step and its header; pure, so a repeated attempt builds the same bytes."""
+    """Build the request of a step and its header; pure, so a repeated attempt builds the same bytes.
+
+    ``recalled`` is transient context: one user message right before the turn's own, in no record and no header.
+    """
     tools = tuple(ToolDeclaration(t.name, t.description, t.parameters) for t in agent.tools)
     request = ModelRequest(
         model=model,
-        messages=(SystemMessage(agent.instructions), *transcript.messages),
+        messages=(SystemMessage(agent.instructions), *_with_recalled(transcript.messages, recalled)),
         tools=tools,
         cache_key=session_id,
     )
@@ -45,3 +56,10 @@ def prepare_request(
         through=transcript.through,
     )
     return PreparedRequest(request, header)
+
+
+def _with_recalled(messages: tuple[Message, ...], recalled: str) -> tuple[Message, ...]:
+    if not recalled:
+        return messages
+    last = max(n for n, message in enumerate(messages) if isinstance(message, UserMessage))
+    return (*messages[:last], UserMessage(recalled), *messages[last:])

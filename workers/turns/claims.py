@@ -57,10 +57,12 @@ class TurnClaimer:
         )
 
     def _move_on(self, claims: Sequence[Claim], hints: Sequence[TurnId], *, full: bool) -> None:
-        hinted = {c.owner for c in claims if c.turn_id in hints}
-        rotated = [c.owner for c in claims if not c.lost and c.owner not in hinted]
+        ready = [c.owner for c in claims if not c.lost]
+        # A hint's owner comes first, by whichever of its turns is due; it moves nothing, or its wakes would hold the
+        # owners between back for ever. Left places go round once more: the furthest owner counts, not the last.
+        rotated = [owner for owner in ready if not hints or owner != ready[0]]
         if rotated:
-            self.cursor = rotated[-1]
+            self.cursor = max(rotated, key=lambda owner: (owner <= self.cursor, owner))
         self.hinted_last = bool(hints) and full
 
 

@@ -26,6 +26,7 @@ from shared.sessions.vocabulary import (
     MemoryMessage,
     MemoryToolResult,
     Payload,
+    RequestPrepared,
     StepEnded,
     StepResponse,
     StepStarted,
@@ -77,7 +78,11 @@ class Closing:
 
 @dataclass(slots=True)
 class StepLoop:
-    """Runs the steps of one claimed, open turn. Parts come by argument; :meth:`run` returns the closing commit."""
+    """Runs the steps of one claimed, open turn. Parts come by argument; :meth:`run` returns the closing commit.
+
+    ``progress`` is where the log stands, whole steps only, and ``response`` the stored one whose step is not whole yet:
+    what a failure is told by. ``recalled`` is transient context of every step: never stored, never in a header.
+    """
 
     claim: Claim
     agent: Agent
@@ -88,10 +93,14 @@ class StepLoop:
     executor: BoundedExecutor
     failpoints: Failpoints
     ledger: dict[str, CallEntry] = field(default_factory=dict)
+    progress: Progress | None = None
+    response: StepResponse | None = None
+    recalled: str = ""
 
     async def run(self, progress: Progress, response: StepResponse | None, *, prepared: bool) -> Closing:
         """Run from where the log stands: with a stored response its calls are settled first, else the model is asked."""
         while True:
+            self.progress, self.response = progress, response
             if response is None:
                 if not prepared:
                     await self.writer.append(self.step_header(progress))
@@ -103,6 +112,7 @@ class StepLoop:
                 response = self._name_response(progress, answer)
                 plans = self._plan(progress, response)
                 await self._store_response(response, plans)
+                self.response = response
             else:
                 plans = self._plan(progress, response)
                 await self._store_replanned(progress, plans)
@@ -118,7 +128,20 @@ class StepLoop:
 
     def step_header(self, progress: Progress) -> list[Payload]:
         """Return the records that stand before a model call: the step's start and the request's header."""
-        return [StepStarted(run=RUN, step=progress.step), self._prepare(progress).header]
+        return [StepStarted(run=RUN, step=progress.step), self.request_header(progress)]
+
+    def request_header(self, progress: Progress) -> RequestPrepared:
+        """Return the header of the next model call."""
+        return self._prepare(progress).header
+
+    def cut_short(self) -> tuple[list[Payload], dict[str, int]]:
+        """Return the records that end the step in flight as failed, and the usage of all that the model answered."""
+        if self.progress is None:
+            return [], {}
+        step, answered = self.progress.step, [] if self.response is None else [self.response]
+        spent = [StepUsage(run=RUN, step=step, model=r.model, usage=r.usage) for r in answered]
+        usage = sum_usage([*self.progress.usages, *(r.usage for r in answered)])
+        return [*spent, StepEnded(run=RUN, step=step, status="failed")], usage
 
     # --- the model -------------------------------------------------------------------------------------------
 
@@ -131,6 +154,7 @@ class StepLoop:
             session_id=self.claim.session_id,
             run=RUN,
             step=progress.step,
+            recalled=self.recalled,
         )
 
     async def _ask(self, progress: Progress) -> ModelResponse:
@@ -185,11 +209,16 @@ class StepLoop:
         return plan_calls(response.calls, self.agent, self.ledger, calls_left=left)
 
     async def _store_response(self, response: StepResponse, plans: Sequence[PlannedCall]) -> None:
-        """Save the whole response and every call before the first handler runs; the first ones are marked started."""
-        first = self._first_batch(plans)
-        entries = [_planned_entry(p, response.step, started=p in first) for p in plans]
-        started = [_tool_started(p, response.step) for p in first]
-        await self.writer.append([response, *started], calls=entries)
+        """Save the whole response and every call before the first handler runs; the first ones are marked started.
+
+        What never runs (an unknown tool, unfit arguments, past the limit) is settled in the same commit.
+        """
+        step, first = response.step, self._first_batch(plans)
+        entries = {p.ordinal: _planned_entry(p, step, started=p in first) for p in plans}
+        refused = [_tool_completed(p, p.settled, step) for p in plans if p.settled is not None]
+        started = [_tool_started(p, step) for p in first]
+        await self.writer.append([response, *refused, *started], calls=list(entries.values()))
+        self.ledger |= {p.stored.invocation_id: entries[p.ordinal] for p in plans if p.settled is not None}
         await self.failpoints.hit("turn.response-stored")
 
     async def _store_replanned(self, progress: Progress, plans: Sequence[PlannedCall]) -> None:
@@ -410,6 +439,7 @@ def _memory_result(run_id: str, n: int, step: int, call: StoredCall, settled: Se
         name=call.name,
         status=settled.status,
         text=settled.text,
+        replaced_characters=settled.replaced_characters or None,
     )
 
 

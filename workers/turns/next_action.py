@@ -61,7 +61,9 @@ class EndWithReply:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyEnded:
-    """The log says that the turn ended."""
+    """The log says that the turn ended: only its row is to be finished."""
+
+    ended: TurnEnded
 
 
 NextAction = Open | AskModel | SettleCalls | EndWithReply | AlreadyEnded
@@ -97,7 +99,7 @@ def read_turn(records: Iterable[Record]) -> TurnLog:
 def next_action(log: TurnLog) -> NextAction:
     """Decide, in this order: ended; replied; a stored response; not started; the next step."""
     if log.ended is not None:
-        return AlreadyEnded()
+        return AlreadyEnded(log.ended)
     if log.reply is not None:
         return EndWithReply(log.reply)
     if log.response is not None and log.response.step == log.steps:

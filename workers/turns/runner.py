@@ -13,14 +13,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
 from shared.agents import Agent, App
+from shared.domain.bounds import clean_text
 from shared.domain.errors import (
+    CorruptRecord,
     FenceLost,
     SessionBusy,
     TurnkeeperError,
@@ -29,25 +31,23 @@ from shared.domain.errors import (
     describe_error,
 )
 from shared.domain.failpoints import Failpoints
-from shared.domain.ids import SessionId, TurnId
+from shared.domain.ids import OwnerId, SessionId, TurnId
 from shared.feed.port import ChangeHints, FeedWriter, TurnFeed
 from shared.models.port import ChatModel
 from shared.sessions.log import READ_MAX_RECORDS, TITLE_CHARS, SessionLog
 from shared.sessions.records import Record
 from shared.sessions.vocabulary import (
     MEMORY_KINDS,
-    Payload,
-    StepEnded,
     TurnEnded,
     TurnReply,
     TurnStarted,
     UserMessage,
 )
-from shared.turns.queue import CallEntry, Claim, Ended, Ending, Outcome, TurnQueue
+from shared.turns.queue import CallEntry, Claim, Ended, Ending, Opened, Outcome, TurnQueue
 from workers.context.transcript import fold
 from workers.executor import BoundedExecutor
 from workers.turns.holdings import Holding, Holdings
-from workers.turns.loop import RUN, Closing, Progress, StepLoop, sum_usage
+from workers.turns.loop import Closing, Progress, StepLoop, sum_usage
 from workers.turns.next_action import (
     AlreadyEnded,
     AskModel,
@@ -66,6 +66,10 @@ DEFECT: Final = "turn.defect"
 T = TypeVar("T")
 
 
+#: Gives the transient context of a turn: (owner, the user's text) → text for the model, or "".
+Recall = Callable[[OwnerId, str], Awaitable[str]]
+
+
 @dataclass(slots=True)
 class RunnerCounts:
     """Figures of the process since its start."""
@@ -76,19 +80,12 @@ class RunnerCounts:
     taken_over: int = 0
 
 
-class _Standing(NamedTuple):
-    """An open turn and where its log stands."""
-
-    progress: Progress
-    log: TurnLog
-    ledger: dict[str, CallEntry]
-
-
 @dataclass(slots=True, kw_only=True)
 class TurnRunner:
     """Runs claimed turns; one instance a process. Parts come by argument.
 
-    ``ring`` is called with ids that became ready. Followers are told of every commit through ``hints``.
+    ``ring`` is called with ids that became ready. Followers are told of every commit through ``hints``. ``recall`` gives
+    the transient context of a turn from its owner and message; what it cannot give is left out, it fails no turn.
     """
 
     queue: TurnQueue
@@ -102,6 +99,7 @@ class TurnRunner:
     feed: FeedWriter
     hints: ChangeHints
     ring: Callable[[Sequence[TurnId]], None]
+    recall: Recall | None = None
     counts: RunnerCounts = field(default_factory=RunnerCounts)
 
     async def run(self, holding: Holding) -> None:
@@ -127,25 +125,30 @@ class TurnRunner:
     # --- one attempt -----------------------------------------------------------------------------------------
 
     async def _attempt(self, claim: Claim) -> None:
-        agent = self.app.agent(claim.agent) if self._knows(claim.agent) else None
         writer = self._writer(claim)
         feed = self.feed.writer(claim.turn_id, claim.fence.epoch)
+        loop: StepLoop | None = None
         try:
-            loop = self._loop(claim, agent or self.app.agent(), writer, feed)
-            standing = await self._open(claim, loop, writer)
-            await self.failpoints.hit("turn.opened")
-            closing = await self._steps(claim, agent, loop, standing)
-            if closing is not None:
-                await self._end(claim, writer, closing)
-                feed.close(ended=True)
+            try:
+                loop = self._loop(claim, self.app.agent(claim.agent), writer, feed)
+                log = await self._open(claim, loop, writer)
+                await self.failpoints.hit("turn.opened")
+                closing = await self._steps(claim, loop, log)
+                ended = await _end(writer, closing)
+            except (FenceLost, SessionBusy):
+                raise
+            except Exception as error:  # whatever escapes a turn is stored as its end (decision 3)
+                closing = await self._failure(claim, writer, loop, error)
+                ended = await _end(writer, closing)
+            feed.close(ended=True)
         finally:
             feed.close()
+        self._note_end(closing.ending.outcome)
+        await self.failpoints.hit("turn.ended")
+        self._ring_promoted(ended)
 
     def _writer(self, claim: Claim) -> TurnWriter:
         return TurnWriter(self.queue, claim, lambda _seq: self.hints.publish_change(claim.session_id))
-
-    def _knows(self, name: str) -> bool:
-        return not name or any(a.name == name for a in self.app.agents)
 
     def _loop(self, claim: Claim, agent: Agent, writer: TurnWriter, feed: TurnFeed) -> StepLoop:
         return StepLoop(
@@ -159,111 +162,106 @@ class TurnRunner:
             failpoints=self.failpoints,
         )
 
-    async def _open(self, claim: Claim, loop: StepLoop, writer: TurnWriter) -> _Standing:
+    async def _open(self, claim: Claim, loop: StepLoop, writer: TurnWriter) -> TurnLog:
         """Open the turn with the first request's header in one commit, or take over what an earlier attempt opened."""
         if claim.number is not None:
-            opened = await writer.open([], title=None)
-            self.counts.taken_over += opened.result == "took-over"
-            return await self._stand(claim, opened.number)
-        message = UserMessage.model_validate(claim.message or {"text": ""})
-        entry = f"{claim.run_id}:0"
+            return await self._stand(claim, loop, await writer.open([], title=None))
+        started = _started(claim)
         history = fold(await self._read(claim.session_id, kinds=MEMORY_KINDS))
         # The number is given by the database as it opens; nothing in the first header depends on it.
-        progress = Progress(history.with_user(entry, message.text), number=0)
-        started = TurnStarted(
-            turn_id=str(claim.turn_id),
-            run_id=claim.run_id,
-            entry=entry,
-            origin="user",
-            key=claim.key,
-            user_message=message,
-            command=None if claim.command is None else dict(claim.command),
-            meta=None if claim.meta is None else dict(claim.meta),
-        )
-        opened = await writer.open(
-            [started, *loop.step_header(progress)], title=message.text[:TITLE_CHARS] or None
-        )
+        progress = Progress(history.with_user(started.entry, started.user_message.text), number=0)
+        header = loop.step_header(progress)
+        opened = await writer.open([started, *header], title=_title(started))
         if opened.result != "opened":
-            self.counts.taken_over += opened.result == "took-over"
-            return await self._stand(claim, opened.number)
-        log = TurnLog(started=started)
-        return _Standing(Progress(progress.transcript, number=opened.number), log, {})
+            return await self._stand(claim, loop, opened)
+        loop.progress = replace(progress, number=opened.number)
+        return TurnLog(started=started, header=loop.request_header(progress))
 
-    async def _stand(self, claim: Claim, number: int) -> _Standing:
+    async def _stand(self, claim: Claim, loop: StepLoop, opened: Opened) -> TurnLog:
         """Read where an open turn stands: after the takeover, so that nothing of the old holder can follow."""
-        log = read_turn(await self._read(claim.session_id, kinds=(), turn=number))
+        self.counts.taken_over += opened.result == "took-over"
+        log = read_turn(await self._read(claim.session_id, kinds=(), turn=opened.number))
         earlier = await self._read(claim.session_id, kinds=MEMORY_KINDS)
         calls = await _known(lambda: self.queue.calls(claim.session_id, claim.turn_id))
-        progress = Progress(
+        loop.ledger.update((c.invocation_id, c) for c in calls)
+        loop.progress = Progress(
             fold(earlier),
-            number=number,
+            number=opened.number,
             step=log.steps,
             calls=log.calls,
             usages=tuple(u.usage for u in log.usages),
         )
-        return _Standing(progress, log, {c.invocation_id: c for c in calls})
+        return log
 
-    async def _steps(
-        self, claim: Claim, agent: Agent | None, loop: StepLoop, standing: _Standing
-    ) -> Closing | None:
+    async def _steps(self, claim: Claim, loop: StepLoop, log: TurnLog) -> Closing:
         """Do what :func:`next_action` says, within the turn's time; return the closing commit."""
-        progress, log, ledger = standing
-        loop.ledger.update(ledger)
+        assert loop.progress is not None, "an open turn stands somewhere"
         try:
-            if agent is None:
-                raise TurnkeeperError(f"this worker has no agent {claim.agent!r}")
             async with asyncio.timeout(_time_left(claim)) as limit:
                 match next_action(log):
-                    case AlreadyEnded() | Open():
-                        return None
+                    case AlreadyEnded(ended):
+                        usage = sum_usage(loop.progress.usages)
+                        return Closing((), Ending(ended.reason, ended.code, ended.failure, usage))
                     case EndWithReply(reply):
-                        ending = Ending(reply.outcome, usage=sum_usage(progress.usages))
+                        ending = Ending(reply.outcome, usage=sum_usage(loop.progress.usages))
                         return Closing((TurnEnded(reason=reply.outcome),), ending)
                     case SettleCalls(response):
-                        return await loop.run(progress, response, prepared=True)
+                        loop.recalled = await self._recall(claim, log)
+                        return await loop.run(loop.progress, response, prepared=True)
                     case AskModel(prepared=prepared):
-                        return await loop.run(progress, None, prepared=prepared or log.header is None)
-        except FenceLost:
-            raise
+                        loop.recalled = await self._recall(claim, log)
+                        return await loop.run(loop.progress, None, prepared=prepared)
+                    case Open():
+                        raise CorruptRecord("an open turn has no turn.started", session=claim.session_id)
         except TimeoutError as error:
-            if limit.expired():
-                late = TurnTimeout(f"the turn took longer than {claim.max_duration_s:g} s")
-                return await self._failure(claim, progress, late)
-            return await self._failure(claim, progress, error)
-        except Exception as error:  # whatever escapes a turn is stored as its end (decision 3)
-            return await self._failure(claim, progress, error)
+            if not limit.expired():
+                raise
+            raise TurnTimeout(f"the turn took longer than {claim.max_duration_s:g} s") from error
 
-    async def _failure(self, claim: Claim, progress: Progress, error: Exception) -> Closing:
-        """Return the closing commit of a failed turn: a reply without text, the stable code, calls left open unknown."""
+    async def _recall(self, claim: Claim, log: TurnLog) -> str:
+        """Return what memory adds to this turn's prompt; the empty text when it has nothing or cannot be asked."""
+        if self.recall is None or log.started is None:
+            return ""
+        try:
+            return await self.recall(claim.owner, log.started.user_message.text)
+        except TurnkeeperError as error:
+            _log.warning(
+                "a turn runs without recall: %s", error.code, extra=_about(claim) | {"code": error.code}
+            )
+            return ""
+
+    async def _failure(
+        self, claim: Claim, writer: TurnWriter, loop: StepLoop | None, error: Exception
+    ) -> Closing:
+        """Return the closing commit of a failed turn: a reply without text, the stable code, calls left open unknown.
+
+        A turn that failed before it could be opened is opened for it, so that its end has a place in the log.
+        """
         code = error.code if isinstance(error, TurnkeeperError) else DEFECT
         if code == DEFECT:
-            _log.exception("a turn met a defect", extra=_about(claim))
-        failure = describe_error(error)
+            _log.error("a turn met a defect", extra=_about(claim), exc_info=error)
+        if writer.opened is None:
+            started = [] if claim.number is not None else [_started(claim)]
+            await writer.open(started, title=_title(*started) if started else None)
         calls = await _known(lambda: self.queue.calls(claim.session_id, claim.turn_id))
         open_calls = tuple(
             CallEntry(c.invocation_id, c.step, c.ordinal, c.name, c.argument_digest, c.token, "unknown")
             for c in calls
             if c.state in ("planned", "started")
         )
-        step = max((c.step for c in calls), default=progress.step)
-        payloads: tuple[Payload, ...] = (
-            StepEnded(run=RUN, step=step, status="failed"),
-            TurnReply(outcome="failed"),
-            TurnEnded(reason="failed", code=code, failure=failure),
-        )
-        return Closing(payloads, Ending("failed", code, failure, sum_usage(progress.usages)), open_calls)
+        failure = clean_text(describe_error(error))[0]
+        payloads, usage = ([], {}) if loop is None else loop.cut_short()
+        payloads += [TurnReply(outcome="failed"), TurnEnded(reason="failed", code=code, failure=failure)]
+        return Closing(tuple(payloads), Ending("failed", code, failure, usage), open_calls)
 
     # --- ends ------------------------------------------------------------------------------------------------
 
-    async def _end(self, claim: Claim, writer: TurnWriter, closing: Closing) -> None:
-        ended: Ended = await writer.end(closing.payloads, closing.ending, calls=closing.calls)
-        self._count_end(closing.ending.outcome)
-        await self.failpoints.hit("turn.ended")
+    def _note_end(self, outcome: Outcome) -> None:
+        self.counts.ended[outcome] = self.counts.ended.get(outcome, 0) + 1
+
+    def _ring_promoted(self, ended: Ended) -> None:
         if ended.promoted is not None:
             self.ring([ended.promoted])
-
-    def _count_end(self, outcome: Outcome) -> None:
-        self.counts.ended[outcome] = self.counts.ended.get(outcome, 0) + 1
 
     async def _hand_back(self, claim: Claim) -> None:
         """The process drains: a turn that may go on elsewhere is given back uncounted, any other ends interrupted."""
@@ -281,15 +279,13 @@ class TurnRunner:
 
     async def _interrupt(self, claim: Claim) -> bool:
         """End an open turn as interrupted; False when it is not open, so that nothing of it is in the log."""
-        writer = self._writer(claim)
         end = TurnEnded(reason="interrupted", code="turn.interrupted")
         try:
-            ended = await writer.end([end], Ending("interrupted", "turn.interrupted"))
+            ended = await self._writer(claim).end([end], Ending("interrupted", "turn.interrupted"))
         except FenceLost:
             return False
-        self._count_end("interrupted")
-        if ended.promoted is not None:
-            self.ring([ended.promoted])
+        self._note_end("interrupted")
+        self._ring_promoted(ended)
         return True
 
     async def _read(
@@ -304,6 +300,27 @@ class TurnRunner:
             records.extend(page)
             full = len(page) == READ_MAX_RECORDS
         return records
+
+
+async def _end(writer: TurnWriter, closing: Closing) -> Ended:
+    return await writer.end(closing.payloads, closing.ending, calls=closing.calls)
+
+
+def _started(claim: Claim) -> TurnStarted:
+    return TurnStarted(
+        turn_id=str(claim.turn_id),
+        run_id=claim.run_id,
+        entry=f"{claim.run_id}:0",
+        origin="user",
+        key=claim.key,
+        user_message=UserMessage.model_validate(claim.message or {"text": ""}),
+        command=None if claim.command is None else dict(claim.command),
+        meta=None if claim.meta is None else dict(claim.meta),
+    )
+
+
+def _title(started: TurnStarted) -> str | None:
+    return started.user_message.text[:TITLE_CHARS] or None
 
 
 async def _known(read: Callable[[], Awaitable[T]]) -> T:

@@ -20,7 +20,8 @@ class TurnWriter:
 
     A commit whose answer was lost is repeated under the same id, so nothing is stored twice; it is repeated for as long
     as the attempt lives: the lease's watchdog ends that. Raises ``FenceLost`` or ``TurnClosed`` when the turn is no longer
-    ours; nothing of such a commit is stored. ``on_commit`` hears of every commit with the log's seq.
+    ours; nothing of such a commit is stored. ``on_commit`` hears of every commit with the log's seq; ``opened`` is the
+    answer of :meth:`open`, once there is one.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class TurnWriter:
         self._claim = claim
         self._on_commit = on_commit
         self._commits = 0
+        self.opened: Opened | None = None
 
     async def open(self, payloads: Sequence[Payload], *, title: str | None) -> Opened:
         """Open the turn, or take it over; see :meth:`shared.turns.queue.TurnQueue.open`."""
@@ -37,6 +39,7 @@ class TurnWriter:
         async for attempt in _until_known():
             with attempt:
                 opened = await self._queue.open(self._claim, commit, drafts, title=title)
+        self.opened = opened
         if opened.result == "opened":
             self._on_commit(opened.seq)
         return opened

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NoReturn
+from collections.abc import Iterator
+from typing import Any, NoReturn, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from producer.dev.offline.directive import Directive
 from producer.dev.offline.ledger import Call, CallLedger, EndState
-from producer.dev.offline.wire import GARBAGE, Completion, encode_json, error_body
+from producer.dev.offline.wire import GARBAGE, encode_json, error_body
 
 JSON_TYPE = b"application/json"
 STREAM_TYPE = b"text/event-stream; charset=utf-8"
@@ -20,12 +21,21 @@ class ConnectionCut(Exception):
     """The answer ends here, without an end."""
 
 
-class ChatAnswer(Response):
+class Sendable(Protocol):
+    """An answer in the form of its API: as one object, and as events, those of each token together."""
+
+    def whole(self) -> dict[str, Any]: ...
+    def opening(self) -> bytes: ...
+    def tokens(self) -> Iterator[bytes]: ...
+    def closing(self) -> bytes: ...
+
+
+class PacedAnswer(Response):
     """The response to one call. Directives and gates decide when it goes on; a client that leaves ends it at once."""
 
     def __init__(
         self,
-        completion: Completion,
+        answer: Sendable,
         directive: Directive,
         call: Call,
         ledger: CallLedger,
@@ -34,7 +44,7 @@ class ChatAnswer(Response):
         delay_s: float,
     ) -> None:
         super().__init__()
-        self._completion = completion
+        self._content = answer
         self._directive = directive
         self._call = call
         self._ledger = ledger
@@ -84,9 +94,9 @@ class ChatAnswer(Response):
         await send({"type": "http.response.body", "body": body})
 
     async def _send_whole(self, send: Send) -> None:
-        body = encode_json(self._completion.whole())
+        body = encode_json(self._content.whole())
         headers = [(b"content-type", JSON_TYPE), (b"content-length", str(len(body)).encode())]
-        tokens = sum(1 for _ in self._completion.tokens())
+        tokens = sum(1 for _ in self._content.tokens())
         for count in range(tokens + 1):
             if self._directive.cut_after == count:
                 # A body that is shorter than its length, so that the client sees the cut.
@@ -102,8 +112,8 @@ class ChatAnswer(Response):
     async def _send_stream(self, send: Send) -> None:
         headers = [(b"content-type", STREAM_TYPE), (b"cache-control", b"no-cache")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await _send_more(send, self._completion.opening())
-        for token in self._completion.tokens():
+        await _send_more(send, self._content.opening())
+        for token in self._content.tokens():
             await self._meet_fault(self._call.tokens_sent, send)
             if self._call.tokens_sent:
                 await asyncio.sleep(self._delay_s)
@@ -111,7 +121,7 @@ class ChatAnswer(Response):
             self._call.tokens_sent += 1
             await self._ledger.pass_gates(self._call)
         await self._meet_fault(self._call.tokens_sent, send)
-        await send({"type": "http.response.body", "body": self._completion.closing()})
+        await send({"type": "http.response.body", "body": self._content.closing()})
         self._end = "finished"
 
     async def _meet_fault(self, tokens: int, send: Send | None) -> None:

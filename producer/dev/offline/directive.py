@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
 from producer.dev.offline.requests import RequestRefused
+
+#: What a request is for: words, a value of a schema, or vectors.
+Route: TypeAlias = Literal["chat", "structured", "embeddings"]
 
 OPENING = "[[offline:"
 CLOSING = "]]"
@@ -32,6 +35,8 @@ Tokens = Annotated[int, Field(ge=0, le=TOKENS_MAX)]
 class Directive(BaseModel):
     """How one answer is to be. Nothing said: an ordinary answer.
 
+    For which request: ``on`` is "chat" (the default), "structured" (an answer of a JSON Schema), "embeddings" or "all".
+    The words of one user reach all three in turn; what shapes his chat must not break what is made of it later.
     What is answered:
       ``reply``           this text (NUL and lone surrogates allowed: they are sent as they are)
       ``tokens``          a text of so many tokens
@@ -54,6 +59,7 @@ class Directive(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    on: Literal["chat", "structured", "embeddings", "all"] = "chat"
     reply: AnyText | None = None
     tokens: Annotated[int, Field(ge=1, le=TOKENS_MAX)] | None = None
     tool: str | None = None
@@ -85,12 +91,29 @@ class Directive(BaseModel):
         return self.model_copy(update={**calm, "hang": False})
 
 
-def split_directive(text: str) -> tuple[str, Directive]:
-    """Return the text without its first directive, and that; raise ``RequestRefused`` when it cannot be read."""
+def split_directive(text: str, route: Route = "chat") -> tuple[str, Directive]:
+    """Return the text without its directives, and the first of them that is for ``route``.
+
+    One that cannot be read raises ``RequestRefused`` in a chat; to the other routes it is text like any other.
+    """
+    chosen: Directive | None = None
     start = text.find(OPENING)
-    if start < 0:
-        return text, Directive()
-    rest = text[start + len(OPENING) :].lstrip()
+    while start >= 0:
+        try:
+            directive, after = _read_directive(text[start + len(OPENING) :].lstrip())
+        except RequestRefused:
+            if route == "chat":
+                raise
+            break
+        text = f"{text[:start]}{after}".strip()
+        if chosen is None and directive.on in (route, "all"):
+            chosen = directive
+        start = text.find(OPENING)
+    return text, chosen or Directive()
+
+
+def _read_directive(rest: str) -> tuple[Directive, str]:
+    """Return the directive that ``rest`` opens with, and what follows its closing."""
     try:
         fields, length = json.JSONDecoder().raw_decode(rest)
         if not rest[length:].lstrip().startswith(CLOSING):
@@ -101,10 +124,9 @@ def split_directive(text: str) -> tuple[str, Directive]:
         raise _refused(f"{_place(first['loc'])}{first['msg']}") from error
     except (ValueError, RecursionError) as error:
         raise _refused(str(error)) from error
-    after = rest[length:].lstrip().removeprefix(CLOSING)
     if not directive.key:
         directive = directive.model_copy(update={"key": rest[:length]})
-    return f"{text[:start]}{after}".strip(), directive
+    return directive, rest[length:].lstrip().removeprefix(CLOSING)
 
 
 def _place(loc: Sequence[int | str]) -> str:

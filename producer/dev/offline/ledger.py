@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from producer.dev.offline.directive import Route
+
 CALLS_KEPT = 10_000
 
 State: TypeAlias = Literal["running", "held", "finished", "failed", "disconnected"]
@@ -22,10 +24,11 @@ ENDED: Final = frozenset({"finished", "failed", "disconnected"})
 
 @dataclass(slots=True)
 class Call:
-    """One call. ``step`` is its place in its turn, from 1; times are Unix seconds."""
+    """One call. ``route`` is what it is for; ``step`` is its place in its turn, from 1; times are Unix seconds."""
 
     number: int
     session: str
+    route: Route
     model: str
     streamed: bool
     messages: int
@@ -73,10 +76,19 @@ class CallLedger:
         self.refused = 0
 
     async def start(
-        self, *, session: str, model: str, streamed: bool, messages: int, step: int, text: str
+        self,
+        *,
+        session: str,
+        route: Route = "chat",
+        model: str,
+        streamed: bool,
+        messages: int,
+        step: int,
+        text: str,
     ) -> Call:
         """Enter a call that was taken."""
-        call = Call(next(self._numbers), session, model, streamed, messages, step, text, time.time())
+        number = next(self._numbers)
+        call = Call(number, session, route, model, streamed, messages, step, text, time.time())
         call.generation = self._generation
         async with self._changed:
             self._calls.append(call)

@@ -1,11 +1,13 @@
-"""A Chat Completions request as the offline model takes it, and what it refuses in the words of the real service."""
+"""A Chat Completions request as the offline model takes it, and what it refuses much as the real service does."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
 class RequestRefused(Exception):
@@ -83,6 +85,17 @@ class WireStreamOptions(_Wire):
     include_usage: bool = False
 
 
+class WireSchema(_Wire):
+    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    wanted: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class WireResponseFormat(_Wire):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: WireSchema | None = None
+
+
 class ChatRequest(_Wire):
     """A request that holds together; fields the offline model has no use for are read over."""
 
@@ -92,6 +105,7 @@ class ChatRequest(_Wire):
     tool_choice: Literal["auto", "none", "required"] | WireToolChoice | None = None
     stream: bool | None = False
     stream_options: WireStreamOptions | None = None
+    response_format: WireResponseFormat | None = None
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     n: Literal[1] | None = 1
@@ -113,6 +127,19 @@ class ChatRequest(_Wire):
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property
+    def route(self) -> Literal["chat", "structured"]:
+        """What the request is for: words, or a value of a schema."""
+        return "chat" if self.wanted_schema is None else "structured"
+
+    @property
+    def wanted_schema(self) -> dict[str, Any] | None:
+        """The JSON Schema that the answer has to be of; None when words are wanted."""
+        wanted = self.response_format
+        if wanted is None or wanted.type == "text":
+            return None
+        return wanted.json_schema.wanted if wanted.json_schema is not None else {"type": "object"}
+
+    @property
     def last_user(self) -> int:
         """The index of the last user message, -1 without one."""
         return max((n for n, message in enumerate(self.messages) if message.role == "user"), default=-1)
@@ -125,23 +152,34 @@ class ChatRequest(_Wire):
 
 def parse_chat_request(body: bytes) -> ChatRequest:
     """Return the request in ``body``; raise ``RequestRefused`` that names what is wrong."""
+    request = parse_body(ChatRequest, body)
+    if request.stream_options is not None and not request.stream:
+        raise RequestRefused(
+            "The 'stream_options' parameter is only allowed when 'stream' is enabled.", param="stream_options"
+        )
+    check_conversation(request)
+    return request
+
+
+def parse_body(kind: type[Parsed], body: bytes) -> Parsed:
+    """Return a body as a ``kind``; raise ``RequestRefused`` that names the first field that is wrong."""
     try:
-        request = ChatRequest.model_validate_json(body)
+        return kind.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         param = _param(first["loc"])
         where = f"'{param}'" if param else "the request's body"
         code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
         raise RequestRefused(f"Invalid value for {where}: {first['msg']}.", param=param, code=code) from error
-    if request.stream_options is not None and not request.stream:
-        raise RequestRefused(
-            "The 'stream_options' parameter is only allowed when 'stream' is enabled.", param="stream_options"
-        )
+
+
+def check_conversation(request: ChatRequest) -> None:
+    """Raise ``RequestRefused`` unless messages, tools and the wanted answer each hold together."""
     for number, message in enumerate(request.messages):
         _check_fields(number, message)
     check_pairs(request.messages)
     _check_tools(request)
-    return request
+    _check_response_format(request)
 
 
 def check_pairs(messages: Sequence[WireMessage]) -> None:
@@ -205,6 +243,40 @@ def _check_tools(request: ChatRequest) -> None:
         raise RequestRefused(
             f"Tool choice '{choice.function.name}' not found in 'tools'.", param="tool_choice"
         )
+
+
+def _check_response_format(request: ChatRequest) -> None:
+    wanted = request.response_format
+    if wanted is None or wanted.type != "json_schema":
+        return
+    if wanted.json_schema is None:
+        raise RequestRefused(
+            "Missing required parameter: 'response_format.json_schema'.",
+            param="response_format.json_schema",
+            code="missing_required_parameter",
+        )
+    if wanted.json_schema.strict and (place := _loose_place(wanted.json_schema.wanted, "")) is not None:
+        raise RequestRefused(
+            f"Invalid schema for response_format '{wanted.json_schema.name}': In context={place or '/'}, every object"
+            " must have 'additionalProperties' false and name all its properties in 'required'.",
+            param="response_format",
+            code="invalid_json_schema",
+        )
+
+
+def _loose_place(node: Any, place: str) -> str | None:
+    """Return where a schema has an object that a strict one may not have, None when it has none."""
+    if isinstance(node, list):
+        node = dict(enumerate(node))
+    elif isinstance(node, dict) and node.get("type") == "object":
+        required = node.get("required")
+        named = set(required) if isinstance(required, list) else set()
+        if node.get("additionalProperties") is not False or named != set(node.get("properties") or ()):
+            return place
+    if not isinstance(node, dict):
+        return None
+    found = (_loose_place(inner, f"{place}/{key}") for key, inner in node.items())
+    return next((where for where in found if where is not None), None)
 
 
 def _param(loc: tuple[int | str, ...]) -> str | None:

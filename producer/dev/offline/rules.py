@@ -9,6 +9,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from producer.dev.offline.directive import Directive
+from producer.dev.offline.facts import find_facts
+from producer.dev.offline.filling import fill_schema
+from producer.dev.offline.recollection import (
+    Remembered,
+    is_about_oneself,
+    is_question,
+    last_question,
+    recalled_lines,
+    recollect,
+    said_lines,
+    tell,
+)
 from producer.dev.offline.requests import ChatRequest, WireMessage, WireToolChoice
 
 CLOCKS: Final = ("current_time", "clock", "get_time", "time", "now")
@@ -49,6 +61,15 @@ class Answer:
 Tools = Mapping[str, Mapping[str, Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a rule may use besides the text: the user's earlier messages, the tools, the lines that were recalled."""
+
+    earlier: Sequence[str]
+    tools: Tools
+    recalled: Sequence[Remembered] = ()
+
+
 def answer_request(request: ChatRequest, text: str, directive: Directive) -> Answer:
     """Return the answer to a request whose last user message says ``text`` besides its directive."""
     if directive.tool is not None and request.step <= directive.steps:
@@ -58,23 +79,52 @@ def answer_request(request: ChatRequest, text: str, directive: Directive) -> Ans
         return Answer(directive.reply)
     if directive.tokens is not None:
         return Answer(" ".join(f"token{n}" for n in range(1, directive.tokens + 1)))
+    if (schema := request.wanted_schema) is not None:
+        return Answer(json.dumps(fill_schema(schema, text), ensure_ascii=False))
     results = request.messages[request.last_user + 1 :]
     if any(message.role == "tool" for message in results):
         return Answer(_report_results(results))
-    earlier = [m.text for m in request.messages[: max(request.last_user, 0)] if m.role == "user"]
     tools = {tool.function.name: tool.function.parameters for tool in request.tools}
     if request.tool_choice == "none":
         tools = {}
     elif forced := _forced_tool(request, tools):
         return Answer(calls=(_call(forced, tools[forced], text),))
-    return answer_text(text, earlier, tools)
+    earlier, recalled = _hear(request)
+    return answer_text(text, earlier, tools, recalled)
 
 
-def answer_text(text: str, earlier: Sequence[str], tools: Tools) -> Answer:
-    """Return the answer to ``text`` after the user's ``earlier`` messages, with these tools declared."""
+def _hear(request: ChatRequest) -> tuple[list[str], list[Remembered]]:
+    """Return what the user said before the last message, and the lines that stand there as recalled."""
+    earlier: list[str] = []
+    recalled: list[Remembered] = []
+    for message in request.messages[: max(request.last_user, 0)]:
+        if message.role == "user":
+            lines = recalled_lines(message.text)
+            if lines is None:
+                earlier.append(message.text)
+            else:
+                recalled += lines
+    return earlier, recalled
+
+
+def answer_text(
+    text: str, earlier: Sequence[str], tools: Tools, recalled: Sequence[Remembered] = ()
+) -> Answer:
+    """Return the answer to ``text`` after the user's ``earlier`` messages, with these tools and recalled lines."""
     head = text[:RULE_MAX_CHARS]
-    for rule in (_answer_name, _answer_time, _answer_sum, _answer_echo, _answer_help, _answer_manners):
-        if (answer := rule(head, earlier, tools)) is not None:
+    heard = Heard(earlier, tools, recalled)
+    rules = (
+        _answer_name,
+        _answer_time,
+        _answer_sum,
+        _answer_echo,
+        _answer_help,
+        _answer_question,
+        _answer_told,
+        _answer_manners,
+    )
+    for rule in rules:
+        if (answer := rule(head, heard)) is not None:
             return answer
     return Answer(
         f"You said: “{_quote(text)}”. I am the offline model: I answer by simple rules, without a network."
@@ -82,55 +132,89 @@ def answer_text(text: str, earlier: Sequence[str], tools: Tools) -> Answer:
     )
 
 
-def _answer_name(text: str, earlier: Sequence[str], tools: Tools) -> Answer | None:
+def _answer_name(text: str, heard: Heard) -> Answer | None:
     if _NAME_ASKED.search(text):
-        told = [name for said in earlier for name in _NAME_TOLD.findall(said)]
-        return Answer(f"Your name is {told[-1]}." if told else "You have not told me your name yet.")
-    if told := _NAME_TOLD.findall(text):
-        return Answer(f"Nice to meet you, {told[-1]}! I will remember that while we talk.")
+        told = _names_told(heard)
+        if told:
+            return Answer(f"Your name is {told[-1]}.")
+        found = recollect("name", heard.recalled)
+        return Answer(tell(found) if found is not None else "You have not told me your name yet.")
+    if is_question(text):
+        return None
+    if names := _NAME_TOLD.findall(text):
+        return Answer(f"Nice to meet you, {names[-1]}! I will remember that while we talk.")
     return None
 
 
-def _answer_time(text: str, earlier: Sequence[str], tools: Tools) -> Answer | None:
+def _names_told(heard: Heard) -> list[str]:
+    return [name for said in heard.earlier for name in _NAME_TOLD.findall(said)]
+
+
+def _answer_question(text: str, heard: Heard) -> Answer | None:
+    """Answer from what was said or recalled; say that it is unknown where only that could have answered."""
+    question = last_question(text)
+    if question is None:
+        return None
+    found = recollect(question, said_lines(heard.earlier)) or recollect(question, heard.recalled)
+    if found is not None:
+        return Answer(tell(found))
+    if not (heard.recalled or is_about_oneself(question)):
+        return None
+    return Answer("I do not know: you have not told me here, and nothing that I recalled says it.")
+
+
+def _answer_told(text: str, heard: Heard) -> Answer | None:
+    facts = find_facts(text)
+    if not facts:
+        return None
+    told = "; ".join(tell(Remembered(fact.statement)).removesuffix(".") for fact in facts)
+    return Answer(f"Noted: {told[:1].lower()}{told[1:]}.")
+
+
+def _answer_time(text: str, heard: Heard) -> Answer | None:
     if not _TIME_ASKED.search(text):
         return None
-    if tool := _first_declared(CLOCKS, tools):
-        return Answer(calls=(_call(tool, tools[tool], "UTC"),))
+    if tool := _first_declared(CLOCKS, heard.tools):
+        return Answer(calls=(_call(tool, heard.tools[tool], "UTC"),))
     return Answer("I cannot tell the time: I was given no clock tool.")
 
 
-def _answer_sum(text: str, earlier: Sequence[str], tools: Tools) -> Answer | None:
+def _answer_sum(text: str, heard: Heard) -> Answer | None:
     found = _SUM.search(text)
     if found is None:
         return None
     expression = _plain_sum(found.group(1))
-    if tool := _first_declared(CALCULATORS, tools):
-        return Answer(calls=(_call(tool, tools[tool], expression),))
+    if tool := _first_declared(CALCULATORS, heard.tools):
+        return Answer(calls=(_call(tool, heard.tools[tool], expression),))
     return Answer(f"I cannot work out {expression}: I was given no calculator tool.")
 
 
-def _answer_echo(text: str, earlier: Sequence[str], tools: Tools) -> Answer | None:
+def _answer_echo(text: str, heard: Heard) -> Answer | None:
     if not _ECHO_ASKED.search(text):
         return None
     return Answer(
-        f"You said: “{_quote(earlier[-1])}”." if earlier else "This is the first thing you say to me."
+        f"You said: “{_quote(heard.earlier[-1])}”."
+        if heard.earlier
+        else "This is the first thing you say to me."
     )
 
 
-def _answer_help(text: str, earlier: Sequence[str], tools: Tools) -> Answer | None:
+def _answer_help(text: str, heard: Heard) -> Answer | None:
     if not _HELP_ASKED.search(text):
         return None
-    using = f" I was given these tools: {', '.join(tools)}." if tools else " I was given no tools."
+    using = (
+        f" I was given these tools: {', '.join(heard.tools)}." if heard.tools else " I was given no tools."
+    )
     return Answer(
-        "I am the offline model, here so that you can try everything without a key. I greet, I remember your name"
-        " (“my name is Ada”, “what is my name?”), I repeat what you said (“what did I say?”), and I use tools:"
+        "I am the offline model, here so that you can try everything without a key. I greet, I remember what"
+        " you tell me (“my name is Ada”, “my favourite colour is teal”, “what is my favourite colour?”), I repeat what you said (“what did I say?”), and I use tools:"
         f" “what time is it?”, “what is 12*7?”.{using} Set OPENAI_API_KEY or OPENAI_BASE_URL to talk to a real model."
     )
 
 
-def _answer_manners(text: str, earlier: Sequence[str], tools: Tools) -> Answer | None:
+def _answer_manners(text: str, heard: Heard) -> Answer | None:
     if _GREETING.search(text):
-        known = [name for said in earlier for name in _NAME_TOLD.findall(said)]
+        known = _names_told(heard)
         return Answer(
             f"Hello{f', {known[-1]}' if known else ''}! I am the offline model. Ask me what I can do."
         )

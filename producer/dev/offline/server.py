@@ -9,11 +9,13 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from producer.dev.offline.answering import ChatAnswer
+from producer.dev.offline.answering import PacedAnswer, Sendable
 from producer.dev.offline.directive import Directive, split_directive
 from producer.dev.offline.ledger import CallLedger, Counted
 from producer.dev.offline.requests import ChatRequest, RequestRefused, parse_chat_request
+from producer.dev.offline.responses import ResponsesAnswer, parse_responses_request
 from producer.dev.offline.rules import answer_request
+from producer.dev.offline.vectors import EmbeddingsAnswer, parse_embeddings_request
 from producer.dev.offline.wire import Completion, encode_json, error_body
 
 TEXT_SHOWN_MAX_CHARS = 200
@@ -73,24 +75,80 @@ def _add_model_routes(app: FastAPI, options: OfflineOptions, ledger: CallLedger)
     async def answer_chat(request: Request) -> Response:
         _check_key(request, options)
         chat = parse_chat_request(await request.body())
-        text, directive = split_directive(chat.messages[chat.last_user].text if chat.last_user >= 0 else "")
-        completion = Completion(chat, answer_request(chat, text, directive))
+        taken = _take_chat(chat)
+        return await _answer_call(taken, taken.completion, options, ledger)
+
+    @app.post("/v1/responses")
+    async def answer_response(request: Request) -> Response:
+        _check_key(request, options)
+        asked, chat = parse_responses_request(await request.body())
+        taken = _take_chat(chat)
+        return await _answer_call(taken, ResponsesAnswer(asked, taken.completion), options, ledger)
+
+    @app.post("/v1/embeddings")
+    async def answer_embeddings(request: Request) -> Response:
+        _check_key(request, options)
+        asked = parse_embeddings_request(await request.body())
+        found = [split_directive(text, "embeddings") for text in asked.texts]
+        directive = next((one for _, one in found if one != Directive()), Directive())
+        # Where a directive was the whole text, the text itself stands in: there is a vector for everything.
+        texts = [text or whole for (text, _), whole in zip(found, asked.texts, strict=True)]
         call = await ledger.start(
-            session=chat.session,
-            model=chat.model,
-            streamed=bool(chat.stream),
-            messages=len(chat.messages),
-            step=chat.step,
-            text=text[:TEXT_SHOWN_MAX_CHARS],
+            session=asked.user or "",
+            route="embeddings",
+            model=asked.model,
+            streamed=False,
+            messages=len(texts),
+            step=1,
+            text=texts[0][:TEXT_SHOWN_MAX_CHARS],
         )
-        return ChatAnswer(
-            completion,
-            _judge_faults(directive, chat, ledger),
+        return PacedAnswer(
+            EmbeddingsAnswer(asked, texts),
+            _judge_faults(directive, 1, ledger),
             call,
             ledger,
-            streamed=bool(chat.stream),
+            streamed=False,
             delay_s=options.delay_ms / 1000,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class TakenChat:
+    """A chat request, what its last user message says and directs, and the answer to that."""
+
+    chat: ChatRequest
+    text: str
+    directive: Directive
+    completion: Completion
+
+
+def _take_chat(chat: ChatRequest) -> TakenChat:
+    text = chat.messages[chat.last_user].text if chat.last_user >= 0 else ""
+    text, directive = split_directive(text, chat.route)
+    return TakenChat(chat, text, directive, Completion(chat, answer_request(chat, text, directive)))
+
+
+async def _answer_call(
+    taken: TakenChat, answer: Sendable, options: OfflineOptions, ledger: CallLedger
+) -> Response:
+    chat, directive = taken.chat, taken.directive
+    call = await ledger.start(
+        session=chat.session,
+        route=chat.route,
+        model=chat.model,
+        streamed=bool(chat.stream),
+        messages=len(chat.messages),
+        step=chat.step,
+        text=taken.text[:TEXT_SHOWN_MAX_CHARS],
+    )
+    return PacedAnswer(
+        answer,
+        _judge_faults(directive, chat.step, ledger),
+        call,
+        ledger,
+        streamed=bool(chat.stream),
+        delay_s=options.delay_ms / 1000,
+    )
 
 
 def _add_admin_routes(app: FastAPI, ledger: CallLedger) -> None:
@@ -127,11 +185,11 @@ def _add_admin_routes(app: FastAPI, ledger: CallLedger) -> None:
         return {"status": "ok"}
 
 
-def _judge_faults(directive: Directive, chat: ChatRequest, ledger: CallLedger) -> Directive:
+def _judge_faults(directive: Directive, step: int, ledger: CallLedger) -> Directive:
     """Return the directive, without its faults where they are not meant for this call."""
     if not directive.has_fault:
         return directive
-    if directive.at_step is not None and directive.at_step != chat.step:
+    if directive.at_step is not None and directive.at_step != step:
         return directive.without_faults()
     return directive if ledger.meet_fault(directive.key, directive.fail_times) else directive.without_faults()
 

@@ -99,8 +99,7 @@ class Completion:
             function = {"name": call.name, "arguments": ""}
             head = {"index": index, "id": call_id, "type": "function", "function": function}
             yield self._delta({"tool_calls": [head]})
-            for start in range(0, len(call.arguments), _ARGUMENT_PIECE_CHARS):
-                piece = call.arguments[start : start + _ARGUMENT_PIECE_CHARS]
+            for piece in argument_pieces(call.arguments):
                 yield self._delta({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
 
     def closing(self) -> bytes:
@@ -127,6 +126,12 @@ class Completion:
         }
 
 
+def argument_pieces(arguments: str) -> Iterator[str]:
+    """Yield a call's arguments as they are streamed."""
+    for start in range(0, len(arguments), _ARGUMENT_PIECE_CHARS):
+        yield arguments[start : start + _ARGUMENT_PIECE_CHARS]
+
+
 def _event(value: Any) -> bytes:
     return b"data: " + encode_json(value) + b"\n\n"
 
@@ -134,10 +139,11 @@ def _event(value: Any) -> bytes:
 def _count_prompt(request: ChatRequest) -> int:
     tokens = 4 * len(request.messages)
     for message in request.messages:
-        tokens += _count_text(message.text)
-        tokens += sum(_count_text(call.function.name + call.function.arguments) for call in message.calls)
-    return tokens + sum(_count_text(tool.function.model_dump_json()) for tool in request.tools)
+        tokens += count_tokens(message.text)
+        tokens += sum(count_tokens(call.function.name + call.function.arguments) for call in message.calls)
+    return tokens + sum(count_tokens(tool.function.model_dump_json()) for tool in request.tools)
 
 
-def _count_text(text: str) -> int:
+def count_tokens(text: str) -> int:
+    """Return what a text of a prompt costs."""
     return math.ceil(len(text.encode("utf-8", "surrogatepass")) / 4)

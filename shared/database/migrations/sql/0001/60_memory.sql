@@ -63,7 +63,7 @@ $$;
 -- receipt and the debt to every index profile in one transaction. The function makes the document, so that its time is this
 -- clock's and the predecessor's locator needs no earlier read. Results: written, replayed (the document of the receipt),
 -- operation-conflict, withdrawn and conflict (the generation that stands, null when there is none), missing (nothing to
--- withdraw), too-large. Whatever is another owner's looks like nothing, receipts included.
+-- withdraw), too-large. Another owner's document looks like none, and its receipts are replayed to nobody else.
 CREATE FUNCTION memory_write_v1(
   p_namespace text, p_id text, p_owner text, p_operation text, p_command bytea, p_kind text, p_expected bigint,
   p_locator text, p_scopes text[], p_content text, p_body text, p_reason text, p_max_bytes int)
@@ -202,6 +202,7 @@ CREATE TABLE memory_intents (
   PRIMARY KEY (owner, id)
 );
 CREATE INDEX memory_intents_pending ON memory_intents (owner) WHERE progress <> 'completed';
+CREATE INDEX memory_intents_newest ON memory_intents (owner, created_at DESC, id DESC);
 
 CREATE FUNCTION intent_admit_v1(p_owner text, p_id text, p_intent text, p_owner_max int)
 RETURNS TABLE (result text, job_id text)

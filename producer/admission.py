@@ -1,0 +1,89 @@
+"""Admitting a turn: one transaction, acknowledged after its commit, then a wake (laws 2 and 4, API-02, API-03)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from producer.parts import ProducerParts
+from producer.wire import TurnRequest
+from shared.agents import Agent
+from shared.domain.errors import ConfigError, InvalidInput, StoreUnavailable, TurnkeeperError
+from shared.domain.ids import OwnerId, SessionId, new_run_id, new_turn_id
+from shared.turns.queue import PRIORITIES, Admission, Receipt
+from shared.wakes.names import TURNS
+
+_log: Final = logging.getLogger(__name__)
+
+
+async def admit_turn(
+    parts: ProducerParts, owner: OwnerId, session_id: SessionId, request: TurnRequest, key: str | None
+) -> Receipt:
+    """Admit a turn durably and ring for it. Raises what :meth:`TurnQueue.admit` does, and ``Draining``.
+
+    Ids are minted before the first try: when its answer was lost, the second try finds what it stored.
+    """
+    admission = _admission(parts, owner, session_id, request, key)
+    began = time.perf_counter()
+    try:
+        with parts.traffic.admitting():
+            receipt = await _admit_twice(parts, admission)
+            await parts.failpoints.hit("admission.committed")
+    except TurnkeeperError as error:
+        parts.metrics.admissions.labels(error.code).inc()
+        raise
+    parts.metrics.admission_seconds.observe(time.perf_counter() - began)
+    parts.metrics.admissions.labels("duplicate" if receipt.duplicate else "admitted").inc()
+    if receipt.status == "ready":
+        parts.wakes.ring(TURNS, [str(receipt.turn_id)])
+    ids = {"session": session_id, "turn": str(receipt.turn_id), "status": receipt.status}
+    _log.info("turn admitted", extra=ids | {"duplicate": receipt.duplicate})
+    return receipt
+
+
+async def _admit_twice(parts: ProducerParts, admission: Admission) -> Receipt:
+    try:
+        return await parts.queue.admit(admission, parts.limits)
+    except StoreUnavailable:
+        return await parts.queue.admit(admission, parts.limits)
+
+
+def _admission(
+    parts: ProducerParts, owner: OwnerId, session_id: SessionId, request: TurnRequest, key: str | None
+) -> Admission:
+    agent = _agent(parts, request.agent)
+    return Admission(
+        turn_id=new_turn_id(),
+        run_id=new_run_id(),
+        session_id=session_id,
+        owner=owner,
+        message={"text": request.message.text},
+        key=key,
+        command=request.command,
+        meta=request.meta,
+        agent=agent.name,
+        agent_revision=agent.revision,
+        on_busy=request.on_busy,
+        on_worker_loss=agent.on_worker_loss,
+        priority=PRIORITIES[request.priority],
+        deadline=request.deadline,
+        max_duration_s=_duration(agent, request.max_duration_s),
+    )
+
+
+def _agent(parts: ProducerParts, name: str | None) -> Agent:
+    try:
+        return parts.app.agent(name or "")
+    except ConfigError as error:
+        raise InvalidInput(
+            "the app has no such agent", field="/agent", bound="an agent of the app"
+        ) from error
+
+
+def _duration(agent: Agent, wanted_s: float | None) -> float:
+    allowed_s = agent.policy.max_duration_s
+    if wanted_s is not None and wanted_s > allowed_s:
+        bound = f"<= {allowed_s:g} seconds"
+        raise InvalidInput("longer than the agent's policy allows", field="/max_duration_s", bound=bound)
+    return allowed_s if wanted_s is None else wanted_s

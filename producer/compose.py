@@ -1,0 +1,122 @@
+"""The root of the producer: builds its parts from the settings, in order, and closes them in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+
+from producer.authentication import ApiKeyAuthenticator, Authenticator
+from producer.metrics import ProducerMetrics
+from producer.parts import ProducerParts
+from producer.traffic import Traffic
+from shared.agents import App, load_app
+from shared.database.counters import WorkCounters
+from shared.database.pool import Database
+from shared.domain.errors import ConfigError
+from shared.domain.failpoints import Failpoints
+from shared.feed.follow import Following
+from shared.feed.merge import MERGE_KINDS
+from shared.feed.redis import RedisFeed
+from shared.feed.watcher import SessionWatcher
+from shared.owners.postgres import PostgresApiKeys
+from shared.sessions.postgres import PostgresSessionLog
+from shared.sessions.vocabulary import CLIENT_KINDS
+from shared.settings import Settings
+from shared.turns.postgres import PostgresTurnQueue
+from shared.turns.queue import AdmissionLimits
+from shared.wakes.celery_publisher import CeleryWakePublisher
+from shared.wakes.port import WakePublisher
+
+#: Seconds that owed wakes may take at the end; sweeps find what they were about.
+WAKES_CLOSE_S: Final = 1.0
+
+
+@asynccontextmanager
+async def producer_parts(
+    settings: Settings,
+    traffic: Traffic,
+    *,
+    app: App | None = None,
+    authenticator: Authenticator | None = None,
+    wakes: WakePublisher | None = None,
+    failpoints: Failpoints | None = None,
+) -> AsyncIterator[ProducerParts]:
+    """Open the producer's parts. What is given is used instead of what the settings name.
+
+    Raises ``ConfigError``, ``StoreUnavailable`` and ``SchemaOutOfRange`` before anything is served.
+    """
+    for name in ("database_url", "broker_url"):
+        if not getattr(settings, name).get_secret_value():
+            variable = {"database_url": "DATABASE_URL", "broker_url": "CELERY_BROKER_URL"}[name]
+            raise ConfigError(f"{variable} is not set", field=variable)
+    host_app = app if app is not None else load_app(settings.app)
+    counters = WorkCounters()
+    database = _database(settings, counters)
+    await database.open()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(database.close)
+        bell = wakes if wakes is not None else _publisher(settings)
+        # In a thread: it waits for the publisher's own, and nothing of the loop may wait with it.
+        stack.push_async_callback(asyncio.to_thread, bell.close, WAKES_CLOSE_S)
+        feed = _feed(settings)
+        if feed is not None:
+            feed.open()
+            stack.push_async_callback(feed.close)
+        log = PostgresSessionLog(database)
+        queue = PostgresTurnQueue(database, attempts_max=settings.attempts_max)
+        watcher = SessionWatcher(
+            log, hints=feed, poll_s=settings.follower_poll_s, kinds=CLIENT_KINDS | MERGE_KINDS
+        )
+        watcher.open()
+        stack.push_async_callback(watcher.close)
+        yield ProducerParts(
+            settings=settings,
+            database=database,
+            log=log,
+            queue=queue,
+            wakes=bell,
+            following=Following(log, queue, watcher, feed),
+            hints=feed,
+            app=host_app,
+            authenticator=authenticator or _authenticator(settings, database),
+            traffic=traffic,
+            metrics=ProducerMetrics(counters, bell, traffic),
+            failpoints=failpoints if failpoints is not None else Failpoints.parse(settings.failpoints),
+            limits=AdmissionLimits(
+                settings.queued_turns_per_session, settings.queued_turns_per_owner, settings.attempts_max
+            ),
+        )
+
+
+def _database(settings: Settings, counters: WorkCounters) -> Database:
+    return Database(
+        settings.database_url.get_secret_value(),
+        connections=settings.producer_connections,
+        wait_s=settings.connection_wait_s,
+        prepared=settings.prepared_statements,
+        counters=counters,
+        name="turnkeeper-producer",
+    )
+
+
+def _feed(settings: Settings) -> RedisFeed | None:
+    """Return the live feed, or None without a Redis: then records arrive by polling and there are no deltas."""
+    url = settings.effective_feed_url
+    if not url:
+        return None
+    return RedisFeed(
+        url,
+        interval_s=settings.delta_interval_s,
+        max_bytes=settings.feed_max_bytes,
+        ttl_s=settings.feed_ttl_s,
+    )
+
+
+def _publisher(settings: Settings) -> WakePublisher:
+    return CeleryWakePublisher(settings.broker_url.get_secret_value(), bound_s=settings.publish_bound_s)
+
+
+def _authenticator(settings: Settings, database: Database) -> Authenticator:
+    return ApiKeyAuthenticator(PostgresApiKeys(database), loopback_owner=settings.loopback_owner)

@@ -1,0 +1,45 @@
+"""The parts a producer is made of; routes receive them, the root or a test builds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fastapi import Request
+
+from producer.authentication import Authenticator
+from producer.metrics import ProducerMetrics
+from producer.traffic import Traffic
+from shared.agents import App
+from shared.database.pool import Database
+from shared.domain.failpoints import Failpoints
+from shared.feed.follow import Following
+from shared.feed.port import ChangeHints
+from shared.sessions.log import SessionLog
+from shared.settings import Settings
+from shared.turns.queue import AdmissionLimits, TurnQueue
+from shared.wakes.port import WakePublisher
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerParts:
+    """What the routes work with. ``limits`` bound an admission; ``hints`` is None where no Redis carries any."""
+
+    settings: Settings
+    database: Database
+    log: SessionLog
+    queue: TurnQueue
+    wakes: WakePublisher
+    following: Following
+    hints: ChangeHints | None
+    app: App
+    authenticator: Authenticator
+    traffic: Traffic
+    metrics: ProducerMetrics
+    failpoints: Failpoints = field(default_factory=Failpoints)
+    limits: AdmissionLimits = field(default_factory=AdmissionLimits)
+
+
+def parts_of(request: Request) -> ProducerParts:
+    """Return the parts of the app that a request came to."""
+    parts: ProducerParts = request.app.state.parts
+    return parts

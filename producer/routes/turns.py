@@ -1,0 +1,120 @@
+"""Turns: admit, look at, wait for, cancel (API-02 to 04, API-07)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from producer.admission import admit_turn
+from producer.doors import SECURITY, AdmissionRoute, OwnedRoute, Owner, Parts
+from producer.routes.streams import EVENT_STREAM, answer_with_events, wait_for_end
+from producer.wire import (
+    AdmissionAnswer,
+    AdmitQuery,
+    CancelAnswer,
+    NoBody,
+    TurnAnswer,
+    TurnRequest,
+    WaitQuery,
+    admission_answer,
+    cancel_answer,
+    read_key,
+    read_session_id,
+    read_turn_id,
+    turn_answer,
+)
+from shared.wakes.names import TURNS
+
+_log: Final = logging.getLogger(__name__)
+
+admissions: Final = APIRouter(
+    prefix="/v1", tags=["turns"], route_class=AdmissionRoute, dependencies=list(SECURITY)
+)
+router: Final = APIRouter(prefix="/v1", tags=["turns"], route_class=OwnedRoute, dependencies=list(SECURITY))
+
+_ADMISSION_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "model": AdmissionAnswer,
+        "description": "Admitted before under the same key; or the turn's events.",
+        "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
+    }
+}
+
+
+@admissions.post(
+    "/sessions/{session_id}/turns",
+    status_code=202,
+    response_model=AdmissionAnswer,
+    responses=_ADMISSION_RESPONSES,
+)
+async def admit(
+    parts: Parts,
+    owner: Owner,
+    request: Request,
+    response: Response,
+    session_id: str,
+    body: TurnRequest,
+    query: Annotated[AdmitQuery, Query()],
+    idempotency_key: Annotated[list[str] | None, Header(alias="Idempotency-Key")] = None,
+) -> Any:
+    """Admit a turn: 202 with its receipt once it is durable, or the turn's events with `?stream=true`.
+
+    The same key and content answers the first receipt (200); with other content 422 `turn.key-conflict`.
+    """
+    key = read_key(idempotency_key or [], body.key)
+    receipt = await admit_turn(parts, owner, read_session_id(session_id), body, key)
+    answer = admission_answer(receipt)
+    if query.stream or _wants_events(request):
+        return await answer_with_events(parts, receipt, owner, answer)
+    response.headers["Location"] = answer.links.turn
+    if receipt.duplicate:
+        response.status_code = 200
+    return answer
+
+
+@router.get("/turns/{turn_id}")
+async def read_turn(parts: Parts, owner: Owner, turn_id: str) -> TurnAnswer:
+    """Read how a turn stands."""
+    return turn_answer(await parts.queue.get(read_turn_id(turn_id), owner))
+
+
+@router.get("/turns/{turn_id}/wait")
+async def wait_turn(
+    parts: Parts, owner: Owner, turn_id: str, query: Annotated[WaitQuery, Query()]
+) -> TurnAnswer:
+    """Read how a turn stands once it has finished, or when the time is over or this process goes away."""
+    wanted = read_turn_id(turn_id)
+    view = await parts.queue.get(wanted, owner)
+    answer = turn_answer(view)
+    if answer.finished or query.timeout == 0:
+        return answer
+    await wait_for_end(parts, view, query.timeout)
+    return turn_answer(await parts.queue.get(wanted, owner))
+
+
+@router.post("/turns/{turn_id}/cancel")
+async def cancel_turn(parts: Parts, owner: Owner, turn_id: str, body: NoBody | None = None) -> CancelAnswer:
+    """End a turn as cancelled, durably, whoever runs it; tells whether that took effect, and why not."""
+    wanted = read_turn_id(turn_id)
+    done = await parts.queue.cancel(wanted, owner)
+    if done.reason not in ("finished", "inbox"):
+        if parts.hints is not None:
+            if done.holder is not None:
+                parts.hints.publish_to_worker(done.holder, wanted)
+            parts.hints.publish_change(done.session_id)
+        # What waited behind it may be ready now.
+        parts.wakes.ring(TURNS)
+    parts.metrics.cancels.labels(done.reason).inc()
+    _log.info(
+        "turn cancelled", extra={"turn": str(wanted), "session": done.session_id, "result": done.reason}
+    )
+    return cancel_answer(done)
+
+
+def _wants_events(request: Request) -> bool:
+    accepted = (
+        part.partition(";")[0].strip().lower() for part in request.headers.get("accept", "").split(",")
+    )
+    return EVENT_STREAM in accepted

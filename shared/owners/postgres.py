@@ -1,0 +1,50 @@
+"""API keys on Postgres."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from pathlib import Path
+
+from shared.database.pool import Database
+from shared.database.statements import load_statements
+from shared.domain.ids import OwnerId
+from shared.owners.keys import LIST_MAX_KEYS, ApiKey, KeyId, NewKey, key_digest, key_id_of
+
+_SQL = load_statements(Path(__file__).with_name("queries.sql"))
+
+
+class PostgresApiKeys:
+    """Implements :class:`shared.owners.keys.ApiKeys`; one statement an operation."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def add(self, key: NewKey, owner: OwnerId, name: str) -> None:
+        """See the port."""
+        params = {"id": key.id, "owner": owner, "name": name, "digest": key_digest(key.text)}
+        await self._db.call("key.add", _SQL["add_key"], params, repeatable=True)
+
+    async def owner_of(self, text: str) -> OwnerId | None:
+        """See the port."""
+        key_id = key_id_of(text)
+        if key_id is None:
+            return None
+        rows = await self._db.call("key.find", _SQL["find_key"], {"id": key_id}, repeatable=True)
+        for row in rows:
+            if hmac.compare_digest(bytes(row["digest"]), key_digest(text)):
+                return OwnerId(row["owner"])
+        return None
+
+    async def list(self, owner: OwnerId | None = None) -> Sequence[ApiKey]:
+        """See the port."""
+        params = {"owner": owner, "limit": LIST_MAX_KEYS}
+        rows = await self._db.call("key.list", _SQL["list_keys"], params, repeatable=True)
+        return [
+            ApiKey(KeyId(r["id"]), OwnerId(r["owner"]), r["name"], r["created_at"], r["revoked_at"])
+            for r in rows
+        ]
+
+    async def revoke(self, key_id: KeyId) -> bool:
+        """See the port."""
+        return bool(await self._db.call("key.revoke", _SQL["revoke_key"], {"id": key_id}, repeatable=True))

@@ -1,0 +1,1 @@
+"""Telemetry: what a process says about itself. For now its logs."""

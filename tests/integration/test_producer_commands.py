@@ -1,0 +1,331 @@
+"""The producer's commands as a user runs them: migrate, keys, status, chat."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psycopg
+import pytest
+
+from producer.cli.talk import Conversation, ServerEvent, Turn
+from producer.dev.run_file import RunFile, process_start, write_run_file
+from shared.database.embedded import EmbeddedServers
+from shared.domain.ids import OwnerId, WorkerId
+from shared.feed.redis import RedisFeed
+from shared.sessions.vocabulary import ToolCompleted, ToolStarted, draft_of
+from shared.turns.queue import Claim, ClaimRequest, WorkerSeen
+from tests.support.producer_process import DEAD_BROKER, ROOT, ProducerProcess, clean_environment, run_cli
+from tests.support.producers import (
+    WORKER,
+    Producer,
+    calling,
+    claim_turn,
+    create_session,
+    end_turn,
+    open_turn,
+    running_producer,
+)
+from tests.support.waiting import await_until
+
+LIGHT_STATUS = """
+import sys
+import producer.cli.entry, producer.cli.status
+heavy = {"fastapi", "starlette", "uvicorn", "celery", "kombu", "alembic", "sqlalchemy", "openai", "redis"}
+print(sorted(heavy & set(sys.modules)))
+"""
+
+
+@pytest.fixture
+def empty_database(servers: EmbeddedServers) -> Iterator[str]:
+    name = f"empty_{os.getpid()}"
+    yield servers.create_database(name)
+    servers.drop_database(name)
+
+
+@pytest.mark.behaviour("OPS-05")
+def test_migrate_brings_an_empty_database_up_and_check_changes_nothing(
+    empty_database: str, tmp_path: Path
+) -> None:
+    behind = run_cli("migrate", "--check", cwd=tmp_path, DATABASE_URL=empty_database)
+    assert (behind.returncode, "turnkeeper migrate" in behind.stderr) == (2, True)
+    with psycopg.connect(empty_database) as connection:
+        assert connection.execute("SELECT to_regclass('turns')").fetchone() == (None,)
+    for arguments in (("migrate",), ("migrate",), ("migrate", "--check")):
+        done = run_cli(*arguments, cwd=tmp_path, DATABASE_URL=empty_database)
+        assert (done.returncode, done.stdout) == (0, "schema 1\n"), done.stderr
+
+
+@pytest.mark.behaviour("API-16")
+def test_a_key_is_printed_once_works_and_ends_when_revoked(database_url: str, tmp_path: Path) -> None:
+    made = run_cli(
+        "keys", "create", "--owner", "ann", "--name", "ci", cwd=tmp_path, DATABASE_URL=database_url
+    )
+    assert made.returncode == 0, made.stderr
+    key = made.stdout.strip()
+    key_id = key.split("_")[1]
+    listed = run_cli("keys", "list", cwd=tmp_path, DATABASE_URL=database_url).stdout
+    assert (key_id in listed, "ann" in listed, key in listed) == (True, True, False)
+
+    async def ask() -> int:
+        async with running_producer(database_url) as producer, producer.client(key) as client:
+            return (await client.get("/v1/sessions")).status_code
+
+    assert asyncio.run(ask()) == 200
+    assert run_cli("keys", "revoke", key_id, cwd=tmp_path, DATABASE_URL=database_url).returncode == 0
+    assert asyncio.run(ask()) == 401
+    assert (
+        "revoked" in run_cli("keys", "list", "--owner", "ann", cwd=tmp_path, DATABASE_URL=database_url).stdout
+    )
+    for arguments in (
+        ("revoke", "nobody"),
+        ("create", "--owner", ""),
+        ("create", "--owner", "a", "--name", "x" * 81),
+    ):
+        assert run_cli("keys", *arguments, cwd=tmp_path, DATABASE_URL=database_url).returncode == 2
+
+
+@pytest.mark.behaviour("OPS-04")
+async def test_status_shows_pools_workers_and_what_is_owed(database_url: str, tmp_path: Path) -> None:
+    async with calling(database_url) as (producer, client):
+        seen = WorkerSeen(WorkerId("w1"), "host1", 77, ["turns"], ["1"], 40, 1, "0.1.0")
+        await producer.parts.queue.seen(seen)
+        session = await create_session(client)
+        for _ in range(3):
+            await client.post(f"/v1/sessions/{session}/turns", json={"message": "x"})
+        await claim_turn(producer.parts)
+        other = await create_session(client)
+        await client.post(f"/v1/sessions/{other}/turns", json={"message": "x", "agent": "other"})
+
+    def status(*arguments: str) -> str:
+        done = run_cli("status", *arguments, cwd=tmp_path, DATABASE_URL=database_url)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    found = json.loads(await asyncio.to_thread(status, "--json"))
+    assert list(found["pools"]) == ["turns", "activity", "remember", "index", "upkeep"]
+    turns = found["pools"]["turns"]
+    assert (turns["workers"], turns["held"], turns["capacity"]) == (1, 1, 40)
+    assert (turns["ready"], turns["queued"], turns["running"], turns["unserved"]) == (1, 2, 1, {"2": 1})
+    assert turns["oldest_due_s"] > 0
+    [worker] = found["workers"]
+    assert (worker["id"], worker["held"], worker["capacity"], worker["silent_s"] >= 0) == ("w1", 1, 40, True)
+    screen = await asyncio.to_thread(status)
+    assert "1 ready, 2 queued behind, 1 running" in screen
+    assert "no worker serves revision '2': 1 ready" in screen
+    assert "pid 77" in screen
+
+
+@pytest.mark.behaviour("OPS-04")
+def test_status_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHT_STATUS], capture_output=True, text=True, cwd=ROOT, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_without_a_database_a_command_says_which_setting_is_missing(tmp_path: Path) -> None:
+    for arguments in (("status",), ("migrate",), ("keys", "list")):
+        done = run_cli(*arguments, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "DATABASE_URL" in done.stderr
+
+
+def test_commands_find_what_a_running_dev_started(database_url: str, tmp_path: Path) -> None:
+    home = tmp_path / ".turnkeeper"
+    home.mkdir()
+    run = RunFile(os.getpid(), process_start(), "http://127.0.0.1:1", "", database_url, DEAD_BROKER, "", "")
+    write_run_file(home, run)
+    assert run_cli("status", cwd=tmp_path).returncode == 0
+    chat = run_cli("chat", "--once", "hi", cwd=tmp_path)
+    assert (chat.returncode, "http://127.0.0.1:1" in chat.stderr) == (2, True)
+
+
+class Chat:
+    """``turnkeeper chat`` in a terminal of its own."""
+
+    def __init__(self, url: str, folder: Path, *arguments: str) -> None:
+        self._terminal, inside = pty.openpty()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "producer.cli", "chat", "--url", url, *arguments],
+            cwd=folder,
+            env=clean_environment(),
+            stdin=inside,
+            stdout=inside,
+            stderr=inside,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(inside)
+        self.shown = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait(10)
+        os.close(self._terminal)
+
+    def type(self, text: str) -> None:
+        """Type keys; Ctrl-C is \\x03, Ctrl-D \\x04."""
+        os.write(self._terminal, text.encode())
+
+    async def until(self, text: str) -> str:
+        """Return what was shown up to this text, and forget it."""
+
+        def look() -> bool:
+            while text not in self.shown and select.select([self._terminal], [], [], 0)[0]:
+                self.shown += os.read(self._terminal, 4096).decode()
+            return text in self.shown
+
+        await await_until(look, within_s=20.0, what=f"{text!r} after {self.shown!r}")
+        before, _, self.shown = self.shown.partition(text)
+        return before + text
+
+    async def exit_status(self) -> int:
+        return await asyncio.to_thread(self._process.wait, 20)
+
+
+async def await_claim(producer: Producer) -> Claim:
+    """Claim the next turn once there is one, and open it."""
+    request = ClaimRequest(worker=WORKER, places=1, lease_s=60.0)
+    async with asyncio.timeout(20):
+        claims: Sequence[Claim] = []
+        while not claims:
+            claims = await producer.parts.queue.claim(request)
+    await open_turn(producer.parts, claims[0])
+    return claims[0]
+
+
+async def start_chat(*arguments: str, folder: Path) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "producer.cli",
+        "chat",
+        *arguments,
+        cwd=folder,
+        env=clean_environment(),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+@pytest.mark.behaviour("OPS-03")
+async def test_chat_streams_a_reply_shows_its_tool_calls_and_says_how_it_ended(
+    database_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    feed = RedisFeed(redis_url, interval_s=0.01)
+    feed.open()
+    async with calling(database_url, redis_url=redis_url) as (producer, client):
+        key = client.headers["Authorization"].removeprefix("Bearer ")
+        chat = await start_chat("--url", producer.url, "--key", key, "--once", "hi", folder=tmp_path)
+        claim = await await_claim(producer)
+        started = ToolStarted(run=0, step=0, invocation_id="i1", name="clock")
+        completed = ToolCompleted(run=0, step=0, invocation_id="i1", name="clock", status="ok")
+        drafts = [draft_of(started), draft_of(completed)]
+        await producer.parts.queue.append(claim, "c1", drafts)
+        text = feed.writer(claim.turn_id, claim.fence.epoch)
+        text.begin(0, 1)
+        text.push(0, 1, "Hello ")
+        await text.flush()
+        await end_turn(producer.parts, claim, "Hello there")
+        out, err = await asyncio.wait_for(chat.communicate(), 20)
+        assert (chat.returncode, err) == (0, b"")
+        assert out.decode() == "  [clock …]\n  [clock: ok]\nHello there\n"
+        [session] = (await client.get("/v1/sessions")).json()["sessions"]
+        again = await start_chat(
+            *("--url", producer.url, "--key", key, "--once", "ho", "--session", session["session_id"]),
+            folder=tmp_path,
+        )
+        claim = await await_claim(producer)
+        await producer.parts.queue.cancel(claim.turn_id, claim.owner)
+        out, _ = await asyncio.wait_for(again.communicate(), 20)
+        assert (again.returncode, out.decode()) == (1, "  [cancelled]\n")
+        for arguments, code in (
+            (("--key", key, "--session", "ses_nobody"), "session.missing"),
+            (("--key", "tk_wrong"), "auth.invalid"),
+        ):
+            refused = await start_chat("--url", producer.url, *arguments, "--once", "x", folder=tmp_path)
+            _, err = await asyncio.wait_for(refused.communicate(), 20)
+            assert (refused.returncode, code in err.decode()) == (2, True), err
+    await feed.close()
+
+
+@pytest.mark.behaviour("OPS-03")
+async def test_ctrl_c_cancels_the_running_turn_and_returns_to_the_prompt(
+    database_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    feed = RedisFeed(redis_url, interval_s=0.01)
+    feed.open()
+    async with calling(database_url, redis_url=redis_url, loopback_owner="dev") as (producer, _client):
+        with Chat(producer.url, tmp_path) as chat:
+            await chat.until("> ")
+            chat.type("hi\n")
+            claim = await await_claim(producer)
+            text = feed.writer(claim.turn_id, claim.fence.epoch)
+            text.begin(0, 1)
+            text.push(0, 1, "Hel")
+            await text.flush()
+            await chat.until("Hel")
+            chat.type("\x03")
+            assert "[cancelled]" in await chat.until("> ")
+            view = await producer.parts.queue.get(claim.turn_id, OwnerId("dev"))
+            assert (view.status, view.outcome) == ("ended", "cancelled")
+            chat.type("again\n")
+            claim = await await_claim(producer)
+            await end_turn(producer.parts, claim, "Still here")
+            assert "Still here" in await chat.until("> ")
+            chat.type("\x04")
+            assert await chat.exit_status() == 0
+    await feed.close()
+
+
+@pytest.mark.behaviour("OPS-03")
+async def test_a_second_ctrl_c_leaves(database_url: str, tmp_path: Path) -> None:
+    async with calling(database_url, loopback_owner="dev") as (producer, _client):
+        with Chat(producer.url, tmp_path) as chat:
+            await chat.until("> ")
+            chat.type("\x03")
+            assert await chat.exit_status() == 0
+
+
+@pytest.mark.behaviour("OPS-03", "API-05")
+async def test_a_conversation_goes_on_over_a_producer_that_is_killed(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with calling(database_url, owner="dev") as (worker, _client):
+        with ProducerProcess(tmp_path, DATABASE_URL=database_url) as first:
+            await asyncio.to_thread(first.await_ready)
+            events: list[ServerEvent] = []
+
+            def converse() -> None:
+                with Conversation(first.url) as conversation:
+                    session = conversation.create_session()
+                    events.extend(conversation.say(session, "hi", Turn()))
+
+            talking = asyncio.create_task(asyncio.to_thread(converse))
+            claim = await await_claim(worker)
+            await await_until(lambda: "turn admitted" in first.log, what="the receipt")
+            first.send(signal.SIGKILL)
+            await asyncio.to_thread(first.await_exit)
+            with ProducerProcess(tmp_path, port=first.port, DATABASE_URL=database_url):
+                await end_turn(worker.parts, claim, "done")
+                await asyncio.wait_for(talking, 30)
+    assert [e.id for e in events if e.id] == ["1", "2", "3"]
+    assert (events[-1].event, events[-1].data["outcome"]) == ("end", "completed")

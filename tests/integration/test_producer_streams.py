@@ -1,0 +1,323 @@
+"""Event streams over HTTP: the same request, resuming, other replicas, and readers that leave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import httpx2
+import pytest
+
+from producer.cli.talk import ServerEvent, read_events
+from shared.domain.ids import TurnId
+from shared.feed.port import ChangeHints, FeedWriter
+from shared.feed.redis import RedisFeed
+from tests.support.producers import (
+    WORKER,
+    calling,
+    claim_turn,
+    create_session,
+    end_turn,
+    open_turn,
+    running_producer,
+)
+from tests.support.waiting import await_until
+
+WITHIN_S = 20.0
+
+
+class Reader:
+    """Reads one event stream as it comes."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        self.response = response
+        self._lines = response.aiter_lines()
+        self.raw: list[str] = []
+
+    async def event(self) -> ServerEvent | None:
+        """Return the next event, None at the end of the stream."""
+        async with asyncio.timeout(WITHIN_S):
+            lines: list[str] = []
+            async for line in self._lines:
+                self.raw.append(line)
+                lines.append(line)
+                if not line:
+                    found = list(read_events(lines))
+                    if found:
+                        return found[0]
+                    lines.clear()
+        return None
+
+    async def until(self, *names: str) -> list[ServerEvent]:
+        """Return the events up to and with the first of these names."""
+        events: list[ServerEvent] = []
+        while (event := await self.event()) is not None:
+            events.append(event)
+            if event.event in names:
+                return events
+        raise AssertionError(f"the stream ended before {names}: {[e.event for e in events]}")
+
+    async def rest(self) -> list[ServerEvent]:
+        """Return all events to the end of the stream."""
+        events: list[ServerEvent] = []
+        while (event := await self.event()) is not None:
+            events.append(event)
+        return events
+
+
+@asynccontextmanager
+async def reading(
+    client: httpx2.AsyncClient, path: str, *, method: str = "GET", **options: Any
+) -> AsyncIterator[Reader]:
+    async with client.stream(method, path, **options) as response:
+        assert response.status_code == 200, await response.aread()
+        assert response.headers["Content-Type"].startswith("text/event-stream")
+        yield Reader(response)
+
+
+@asynccontextmanager
+async def feed_writer(redis_url: str) -> AsyncIterator[FeedWriter]:
+    feed = RedisFeed(redis_url, interval_s=0.01)
+    feed.open()
+    try:
+        yield feed
+    finally:
+        await feed.close()
+
+
+def kinds(events: list[ServerEvent]) -> list[str]:
+    return [e.event for e in events]
+
+
+def held_text(events: list[ServerEvent]) -> str:
+    """What a reader holds who follows the rules of delta, snapshot and reset."""
+    text = ""
+    for event in events:
+        match event.event:
+            case "delta":
+                text += event.data["text"]
+            case "snapshot":
+                text = event.data["text"]
+            case "reset":
+                text = ""
+            case _:
+                pass
+    return text
+
+
+@pytest.mark.behaviour("API-04", "API-06")
+@pytest.mark.parametrize("by_header", [True, False])
+async def test_the_same_request_admits_and_streams_to_the_end(
+    database_url: str, redis_url: str, by_header: bool
+) -> None:
+    options: dict[str, Any] = (
+        {"headers": {"Accept": "application/json;q=0.1, text/event-stream"}}
+        if by_header
+        else {"params": {"stream": "true"}}
+    )
+    async with (
+        calling(database_url, redis_url=redis_url) as (producer, client),
+        feed_writer(redis_url) as feed,
+    ):
+        session = await create_session(client)
+        path = f"/v1/sessions/{session}/turns"
+        async with reading(client, path, method="POST", json={"message": "hi"}, **options) as reader:
+            [admitted] = await reader.until("admitted")
+            assert admitted.data["status"] == "ready"
+            assert reader.response.headers["Location"] == admitted.data["links"]["turn"]
+            claim = await claim_turn(producer.parts, admitted.data["turn_id"])
+            await open_turn(producer.parts, claim)
+            text = feed.writer(claim.turn_id, claim.fence.epoch)
+            text.begin(0, 1)
+            text.push(0, 1, "Hello ")
+            await text.flush()
+            first = await reader.until("delta")
+            text.push(0, 1, "there")
+            await text.flush()
+            await end_turn(producer.parts, claim, "Hello there")
+            rest = await reader.rest()
+    events = [*first, *rest]
+    assert kinds(events)[0] == "turn.started"
+    assert kinds(events)[-3:] == ["turn.reply", "turn.ended", "end"]
+    assert held_text(events) == "Hello there"
+    assert events[-1].data["outcome"] == "completed"
+    assert [int(e.id) for e in events if e.id] == [1, 2, 3]
+
+
+@pytest.mark.behaviour("API-04")
+async def test_a_reader_that_leaves_does_not_stop_the_turn_and_comes_back_with_its_key(
+    database_url: str,
+) -> None:
+    async with calling(database_url) as (producer, client):
+        session = await create_session(client)
+        path, body = f"/v1/sessions/{session}/turns", {"message": "hi", "key": "k"}
+        async with reading(client, path, method="POST", params={"stream": "true"}, json=body) as reader:
+            [admitted] = await reader.until("admitted")
+        await await_until(lambda: producer.parts.traffic.streams == 0, what="the stream let go of")
+        claim = await claim_turn(producer.parts, admitted.data["turn_id"])
+        await open_turn(producer.parts, claim)
+        await end_turn(producer.parts, claim, "done")
+        async with reading(client, path, method="POST", params={"stream": "true"}, json=body) as reader:
+            events = await reader.rest()
+    assert kinds(events) == ["admitted", "turn.started", "delta", "turn.reply", "turn.ended", "end"]
+    assert (events[0].data["duplicate"], held_text(events)) == (True, "done")
+
+
+@pytest.mark.behaviour("API-05")
+async def test_a_reader_that_comes_back_to_another_producer_misses_nothing_and_reads_nothing_twice(
+    database_url: str,
+) -> None:
+    async with running_producer(database_url) as one, running_producer(database_url) as two:
+        key = await one.key_for("ann")
+        async with one.client(key) as left, two.client(key) as right:
+            session = await create_session(left)
+            turn = (await left.post(f"/v1/sessions/{session}/turns", json={"message": "hi"})).json()
+            claim = await claim_turn(one.parts)
+            await open_turn(one.parts, claim)
+            async with reading(left, f"/v1/sessions/{session}/events") as reader:
+                before = await reader.until("turn.started")
+            await end_turn(one.parts, claim, "done")
+            async with reading(
+                right, f"/v1/sessions/{session}/events", headers={"Last-Event-ID": str(before[-1].id)}
+            ) as reader:
+                after = await reader.until("turn.ended")
+            async with reading(right, turn["links"]["events"], params={"after": "1"}) as reader:
+                of_turn = await reader.rest()
+    assert [e.id for e in before + after if e.id] == ["1", "2", "3"]
+    assert [e.id for e in of_turn if e.id] == ["2", "3"]
+    assert kinds(of_turn)[-1] == "end"
+
+
+@pytest.mark.behaviour("API-05")
+async def test_filters_change_what_is_shown_and_no_id(database_url: str) -> None:
+    async with calling(database_url) as (producer, client):
+        session = await create_session(client)
+        turn = (await client.post(f"/v1/sessions/{session}/turns", json={"message": "hi"})).json()
+        claim = await claim_turn(producer.parts)
+        await open_turn(producer.parts, claim)
+        await end_turn(producer.parts, claim, "done")
+        async with reading(
+            client, turn["links"]["events"], params={"kinds": "turn.ended,turn.started"}
+        ) as reader:
+            events = await reader.rest()
+        shown = [(e.event, e.id) for e in events if e.event != "delta"]
+        assert shown == [("turn.started", "1"), ("turn.ended", "3"), ("end", None)]
+        for params in ({"kinds": "nonsense"}, {"kinds": "request.prepared"}, {"after": "-1"}, {"since": "1"}):
+            assert (await client.get(turn["links"]["events"], params=params)).status_code == 422
+
+
+@pytest.mark.behaviour("API-05")
+@pytest.mark.parametrize("last_event_id", [None, "0", "1", "2", "99", "nonsense", "-1", "9" * 40])
+async def test_a_turn_that_is_over_is_told_from_any_cursor_and_the_stream_ends(
+    database_url: str, last_event_id: str | None
+) -> None:
+    async with running_producer(database_url) as first:
+        key = await first.key_for("ann")
+        async with first.client(key) as client:
+            session = await create_session(client)
+            turn = (await client.post(f"/v1/sessions/{session}/turns", json={"message": "hi"})).json()
+            claim = await claim_turn(first.parts)
+            await open_turn(first.parts, claim)
+            await end_turn(first.parts, claim, "done")
+    headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
+    async with (
+        running_producer(database_url) as restarted,
+        restarted.client(key) as client,
+        reading(client, turn["links"]["events"], headers=headers) as reader,
+    ):
+        events = await reader.rest()
+    known = int(last_event_id) if last_event_id is not None and last_event_id.isdecimal() else 0
+    assert [int(e.id) for e in events if e.id] == [seq for seq in (1, 2, 3) if seq > known]
+    assert ("reset" in kinds(events)) == (known > 3)
+    assert kinds(events)[-1] == "end"
+    assert events[-1].data["outcome"] == "completed"
+
+
+@pytest.mark.behaviour("API-05")
+async def test_a_turn_that_never_opened_ends_its_stream(database_url: str) -> None:
+    async with calling(database_url) as (_producer, client):
+        session = await create_session(client)
+        path = f"/v1/sessions/{session}/turns"
+        await client.post(path, json={"message": "hi"})
+        queued = (await client.post(path, json={"message": "ho"})).json()
+        async with reading(client, queued["links"]["events"]) as reader:
+            cancelled = (await client.post(queued["links"]["cancel"])).json()
+            events = await reader.rest()
+    assert cancelled["cancelled"] is True
+    assert [(e.event, e.data["status"]) for e in events] == [("end", "cancelled")]
+
+
+@pytest.mark.behaviour("API-05")
+async def test_silence_is_filled_with_comments(database_url: str) -> None:
+    async with calling(database_url, keep_alive_s=0.05) as (_producer, client):
+        session = await create_session(client)
+        async with client.stream("GET", f"/v1/sessions/{session}/events") as response:
+            seen: list[str] = []
+            async with asyncio.timeout(WITHIN_S):
+                async for line in response.aiter_lines():
+                    seen.append(line)
+                    if seen.count(": ping") == 2:
+                        break
+
+
+@pytest.mark.behaviour("API-15")
+async def test_a_drain_ends_streams_and_waits_with_a_hint_when_to_come_back(database_url: str) -> None:
+    async with calling(database_url) as (producer, client):
+        session = await create_session(client)
+        turn = (await client.post(f"/v1/sessions/{session}/turns", json={"message": "hi"})).json()
+        waiting = asyncio.create_task(client.get(f"{turn['links']['turn']}/wait", params={"timeout": "60"}))
+        async with reading(client, f"/v1/sessions/{session}/events") as reader:
+            await await_until(
+                lambda: (producer.parts.traffic.streams, producer.parts.traffic.requests) == (1, 2),
+                what="a stream and a wait",
+            )
+            producer.parts.traffic.begin_drain()
+            await reader.rest()
+        async with asyncio.timeout(WITHIN_S):
+            waited = (await waiting).json()
+        refused = await client.post(f"/v1/sessions/{session}/turns", json={"message": "hi"})
+        ready = await client.get("/readyz")
+        ping = (await client.get("/ping")).json()
+    assert any(line.startswith("retry: ") for line in reader.raw)
+    assert waited["finished"] is False
+    assert (refused.status_code, refused.json()["code"]) == (503, "turn.refused")
+    assert refused.headers["Retry-After"]
+    assert (ready.status_code, ready.json()["draining"]) == (503, True)
+    assert ping["status"] == "draining"
+
+
+@pytest.mark.behaviour("API-07")
+async def test_a_cancel_tells_the_holder_of_the_turn_at_once(database_url: str, redis_url: str) -> None:
+    holder = RedisFeed(redis_url)
+    holder.open()
+    hints = holder.subscribe_worker(WORKER)
+    try:
+        async with calling(database_url, redis_url=redis_url) as (producer, client):
+            session = await create_session(client)
+            turn = (await client.post(f"/v1/sessions/{session}/turns", json={"message": "hi"})).json()
+            await open_turn(producer.parts, await claim_turn(producer.parts))
+            hearing = asyncio.ensure_future(anext(hints))
+            # A hint may be lost while its reader is still subscribing: said again until it is heard.
+            await say_until_heard(producer.parts.hints, TurnId(UUID(int=7)), hearing)
+            hearing = asyncio.ensure_future(anext(hints))
+            await client.post(turn["links"]["cancel"])
+            async with asyncio.timeout(WITHIN_S):
+                heard = await hearing
+                while heard == UUID(int=7):
+                    heard = await anext(hints)
+    finally:
+        await holder.close()
+    assert str(heard) == turn["turn_id"]
+
+
+async def say_until_heard(
+    hints: ChangeHints | None, turn_id: TurnId, hearing: asyncio.Future[TurnId]
+) -> None:
+    assert hints is not None
+    async with asyncio.timeout(WITHIN_S):
+        while not hearing.done():
+            hints.publish_to_worker(WORKER, turn_id)
+            await asyncio.wait({hearing}, timeout=0.05)

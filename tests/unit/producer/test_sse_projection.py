@@ -1,0 +1,292 @@
+"""What the SSE projection lets out, and how its response behaves towards readers, slow ones and a closing process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from producer.sse import EventStream, project
+from shared.domain.errors import CorruptRecord
+from shared.domain.ids import SessionId, new_turn_id
+from shared.feed.entries import (
+    DeltaEvent,
+    EndEvent,
+    FollowEvent,
+    RecordEvent,
+    ResetEvent,
+    SnapshotEvent,
+)
+from shared.sessions.records import Record, draft
+from shared.sessions.vocabulary import (
+    CLIENT_KINDS,
+    JOURNAL_KINDS,
+    SCHEMAS,
+    TurnStarted,
+    UserMessage,
+    draft_of,
+)
+from tests.support.following import Frame, frames_of
+
+SECRET = "s3cr3t"
+
+
+def record(kind: str, data: dict[str, Any], *, seq: int = 7) -> RecordEvent:
+    made = draft(kind, data)
+    return RecordEvent(
+        Record(SessionId("ses_1"), seq, 3, kind, datetime(2026, 1, 2, tzinfo=UTC), made.text, made.digest)
+    )
+
+
+def frame(event: FollowEvent, **options: str) -> Frame:
+    sent = project(event, **options)
+    assert sent is not None
+    [found] = frames_of(sent.decode())
+    return found
+
+
+@pytest.mark.behaviour("API-05")
+def test_a_record_is_named_by_its_seq_and_kind_and_holds_its_payload() -> None:
+    shown = frame(record("turn.reply", {"outcome": "completed", "text": 'a\n"b"\u2028', "v": 1}))
+    assert (shown.id, shown.event) == (7, "turn.reply")
+    assert shown.data == {
+        "seq": 7,
+        "turn": 3,
+        "at": "2026-01-02T00:00:00+00:00",
+        "outcome": "completed",
+        "text": 'a\n"b"\u2028',
+        "v": 1,
+    }
+
+
+def test_no_payload_of_ours_has_a_field_that_the_frame_puts_before_it() -> None:
+    fields = {
+        name for kind, schema in SCHEMAS.items() if kind in CLIENT_KINDS for name in schema.model_fields
+    }
+    assert not fields & {"seq", "turn", "at"}
+
+
+@pytest.mark.behaviour("API-05")
+def test_text_resets_and_the_end_carry_no_id() -> None:
+    turn_id = new_turn_id()
+    shown = [
+        frame(event)
+        for event in (
+            DeltaEvent(3, 0, 1, 2, "hé\n\nid: 9"),
+            SnapshotEvent(3, 0, 1, "hé"),
+            ResetEvent("attempt", 3, 0, 1),
+            EndEvent("ended", turn_id, "failed", "model.unavailable"),
+        )
+    ]
+    assert shown == [
+        Frame("delta", {"turn": 3, "run": 0, "step": 1, "offset": 2, "text": "hé\n\nid: 9"}, None),
+        Frame("snapshot", {"turn": 3, "run": 0, "step": 1, "text": "hé"}, None),
+        Frame("reset", {"reason": "attempt", "turn": 3, "run": 0, "step": 1}, None),
+        Frame(
+            "end",
+            {"status": "ended", "turn_id": str(turn_id), "outcome": "failed", "code": "model.unavailable"},
+            None,
+        ),
+    ]
+
+
+@pytest.mark.behaviour("API-05")  # field case D07
+def test_a_reset_of_the_cursor_says_where_the_whole_state_is() -> None:
+    shown = frame(ResetEvent("cursor", after=4), snapshot_url="/v1/sessions/ses_1")
+    assert shown.data == {"reason": "cursor", "after": 4, "snapshot": "/v1/sessions/ses_1"}
+    assert "snapshot" not in frame(ResetEvent("gap", 1, 0, 0), snapshot_url="/v1/sessions/ses_1").data
+
+
+@pytest.mark.behaviour("FOL-09", "FOL-10", "FOL-12")
+def test_no_kind_that_may_hold_prompts_or_tool_data_is_shown() -> None:
+    hidden = {kind for kind in JOURNAL_KINDS if project(record(kind, {"x": SECRET})) is None}
+    assert hidden == JOURNAL_KINDS - CLIENT_KINDS
+    assert {"request.prepared", "step.response", "memory.message", "memory.tool-result"} <= hidden
+    assert project(record("host.note", {"x": SECRET})) is None
+
+
+@pytest.mark.behaviour("FOL-11")
+def test_image_data_of_a_message_stays_on_the_server() -> None:
+    started = TurnStarted(
+        turn_id=str(new_turn_id()),
+        run_id="r",
+        entry="r:0",
+        origin="user",
+        user_message=UserMessage(
+            text="look",
+            attachments=[
+                {"type": "image", "media_type": "image/png", "data": SECRET, "source": {"data": SECRET}},
+                {"type": {"nested": SECRET}},
+            ],
+        ),
+    )
+    sent = project(record("turn.started", json.loads(draft_of(started).text)))
+    assert sent is not None and SECRET.encode() not in sent
+    [shown] = frames_of(sent.decode())
+    assert shown.data["user_message"] == {
+        "text": "look",
+        "attachments": [{"type": "image", "media_type": "image/png"}, {}],
+    }
+
+
+Message = MutableMapping[str, Any]
+
+
+@dataclass
+class Browser:
+    """An ASGI client: ``accept`` decides how fast it takes what is sent."""
+
+    accept: Callable[[], Awaitable[None]]
+    body: bytes = b""
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    is_complete: bool = False
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def receive(self) -> Message:
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.headers = dict(message["headers"])
+            return
+        if message["body"] not in (b"", b": open\n\n"):
+            await self.accept()
+        self.body += message["body"]
+        self.is_complete = not message["more_body"]
+        self.news.set()
+
+    async def until(self, part: bytes) -> None:
+        async with asyncio.timeout(5):
+            while part not in self.body:
+                self.news.clear()
+                await self.news.wait()
+
+    def run(self, response: EventStream) -> asyncio.Task[None]:
+        return asyncio.create_task(response({"type": "http"}, self.receive, self.send))
+
+
+async def at_once() -> None:
+    pass
+
+
+async def never() -> None:
+    await asyncio.Event().wait()
+
+
+class Source:
+    """Events that a test lets out one by one; it knows whether it was closed."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[FollowEvent | Exception | None] = asyncio.Queue()
+        self.taken = 0
+        self.is_closed = False
+
+    async def events(self) -> AsyncGenerator[FollowEvent, None]:
+        try:
+            while (event := await self.queue.get()) is not None:
+                self.taken += 1
+                if isinstance(event, Exception):
+                    raise event
+                yield event
+        finally:
+            self.is_closed = True
+
+
+async def test_a_stream_that_ends_completes_the_response() -> None:
+    source, browser = Source(), Browser(at_once)
+    for event in (record("turn.ended", {"reason": "completed"}), EndEvent("ended", None), None):
+        source.queue.put_nowait(event)
+    await browser.run(EventStream(source.events()))
+    assert [f.event for f in frames_of(browser.body.decode())] == ["turn.ended", "end"]
+    assert browser.is_complete and source.is_closed
+    assert browser.headers[b"content-type"].startswith(b"text/event-stream")
+    assert browser.headers[b"cache-control"] == b"no-store"
+    assert b"content-length" not in browser.headers
+
+
+@pytest.mark.behaviour("API-05")
+async def test_a_silent_stream_is_kept_open_by_comments() -> None:
+    source, browser = Source(), Browser(at_once)
+    task = browser.run(EventStream(source.events(), keep_alive_s=0.01))
+    await browser.until(b": ping\n\n: ping\n\n")
+    assert frames_of(browser.body.decode()) == []
+    source.queue.put_nowait(None)
+    await asyncio.wait_for(task, 5)
+
+
+@pytest.mark.behaviour("API-15")
+async def test_a_closing_process_ends_the_stream_with_a_hint_when_to_come_back() -> None:
+    source, browser, closing = Source(), Browser(at_once), asyncio.Event()
+    task = browser.run(EventStream(source.events(), closing=closing))
+    source.queue.put_nowait(record("step.started", {}))
+    await browser.until(b"step.started")
+    closing.set()
+    await asyncio.wait_for(task, 5)
+    assert browser.body.endswith(b"\n\nretry: 1000\n\n")
+    assert browser.is_complete and source.is_closed
+
+
+async def test_a_reader_that_leaves_ends_what_its_stream_holds() -> None:
+    source, browser = Source(), Browser(at_once)
+    task = browser.run(EventStream(source.events()))
+    await browser.until(b": open")
+    browser.gone.set()
+    await asyncio.wait_for(task, 5)
+    assert source.is_closed and not browser.is_complete
+
+
+@pytest.mark.behaviour("FOL-15")  # field case D08
+async def test_a_reader_that_takes_nothing_is_dropped_and_nothing_piles_up_for_it() -> None:
+    source, browser = Source(), Browser(never)
+    for n in range(100):
+        source.queue.put_nowait(record("step.started", {}, seq=n))
+    await asyncio.wait_for(browser.run(EventStream(source.events(), stall_s=0.05)), 5)
+    assert source.is_closed and not browser.is_complete
+    assert source.taken == 1
+
+
+@pytest.mark.behaviour("FOL-15")  # field case D08
+async def test_a_reader_that_takes_no_keep_alive_is_dropped_too() -> None:
+    source, browser = Source(), Browser(never)
+    response = EventStream(source.events(), stall_s=0.05, keep_alive_s=0.01)
+    await asyncio.wait_for(browser.run(response), 5)
+    assert source.is_closed and not browser.is_complete
+
+
+async def test_no_hint_follows_an_event_that_was_cut_off() -> None:
+    pieces = 0
+
+    async def one_piece() -> None:
+        nonlocal pieces
+        pieces += 1
+        if pieces > 1:
+            await never()
+
+    source, browser, closing = Source(), Browser(one_piece), asyncio.Event()
+    source.queue.put_nowait(record("turn.reply", {"text": "x" * 200_000}))
+    task = browser.run(EventStream(source.events(), closing=closing))
+    await browser.until(b"x" * 1_000)
+    closing.set()
+    await asyncio.wait_for(task, 5)
+    assert b"retry:" not in browser.body
+    assert frames_of(browser.body.decode()) == []
+
+
+async def test_trouble_of_ours_is_told_by_its_code_and_a_defect_is_raised() -> None:
+    source, browser = Source(), Browser(at_once)
+    source.queue.put_nowait(CorruptRecord("a record does not decode", session="ses_1", seq=3))
+    await browser.run(EventStream(source.events()))
+    [shown] = frames_of(browser.body.decode())
+    assert (shown.event, shown.data["code"], browser.is_complete) == ("problem", "session.decode", True)
+    broken = Source()
+    broken.queue.put_nowait(RuntimeError("boom"))
+    with pytest.raises(RuntimeError, match="boom"):
+        await Browser(at_once).run(EventStream(broken.events()))
+    assert broken.is_closed

@@ -1,0 +1,73 @@
+"""The logs of a process: one form for all loggers, ids in, what people wrote out."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from shared.telemetry.logs import WITHHELD, configure_logs, log_context
+
+
+@pytest.fixture(autouse=True)
+def root_logger_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.behaviour("OPS-10")
+def test_a_line_is_one_json_object_with_its_ids() -> None:
+    out = io.StringIO()
+    configure_logs("json", "info", stream=out)
+    with log_context(request="r1"):
+        logging.getLogger("producer.x").info("turn admitted", extra={"turn": "t1", "session": "s1"})
+    line = json.loads(out.getvalue())
+    assert line["event"] == "turn admitted"
+    assert (line["request"], line["turn"], line["session"]) == ("r1", "t1", "s1")
+    assert (line["level"], line["logger"]) == ("info", "producer.x")
+
+
+@pytest.mark.behaviour("OPS-10")
+def test_what_people_wrote_and_who_they_are_is_withheld_whatever_logger_adds_it() -> None:
+    out = io.StringIO()
+    configure_logs("json", "info", stream=out)
+    logging.getLogger("some.library").warning("x", extra={"prompt": "hunter2", "owner": "ann", "turn": "t1"})
+    line = json.loads(out.getvalue())
+    assert (line["prompt"], line["owner"], line["turn"]) == (WITHHELD, WITHHELD, "t1")
+    assert "hunter2" not in out.getvalue()
+
+
+@pytest.mark.behaviour("OPS-10")
+def test_the_console_form_is_for_people_and_holds_the_same() -> None:
+    out = io.StringIO()
+    configure_logs("console", "info", stream=out)
+    logging.getLogger("x").info("hello", extra={"turn": "t1"})
+    assert "hello" in out.getvalue()
+    assert "t1" in out.getvalue()
+    assert not out.getvalue().startswith("{")
+
+
+def test_the_level_is_the_settings_and_a_second_configuration_replaces_the_first() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    configure_logs("json", "info", stream=first)
+    configure_logs("json", "warning", stream=second)
+    logging.getLogger("x").info("not this")
+    logging.getLogger("x").warning("this")
+    assert first.getvalue() == ""
+    assert json.loads(second.getvalue())["event"] == "this"
+
+
+def test_an_exception_is_in_its_line() -> None:
+    out = io.StringIO()
+    configure_logs("json", "info", stream=out)
+    try:
+        raise ValueError("why")
+    except ValueError:
+        logging.getLogger("x").exception("failed")
+    assert "ValueError: why" in json.loads(out.getvalue())["exception"]
