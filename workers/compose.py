@@ -9,8 +9,8 @@ from shared.agents import load_app
 from shared.leases.postgres import PostgresLeases
 from shared.settings import Settings
 from shared.wakes.names import TURNS, UPKEEP
-from workers.figures import turn_figures
-from workers.metrics import PartsCollector, serve_metrics
+from workers.metrics.turn_figures import turn_figures
+from workers.metrics.collector import PartsCollector, serve_metrics
 from workers.parts import ConsumerGate, QueueServer, WorkerParts
 from workers.stores import WorkerStores, open_stores
 from workers.sweeps import Sweeps, turn_sweeps

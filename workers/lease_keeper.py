@@ -87,6 +87,11 @@ class LeaseKeeper(Generic[K]):
                 kept.watchdog.cancel()
             del self._kept[key]
 
+    def trusted_until(self, key: K) -> float | None:
+        """Return the loop time at which the watchdog ends the trust in a kept lease."""
+        kept = self._kept.get(key)
+        return None if kept is None or kept.watchdog is None else kept.watchdog.when()
+
     def fences(self) -> dict[K, Fence]:
         """Return what is kept now."""
         return {key: kept.fence for key, kept in self._kept.items()}

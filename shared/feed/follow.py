@@ -96,7 +96,7 @@ class Following:
         if not is_open and view.status not in FINISHED:
             # Looked at again after the head: now it is over, or all its records come after that head.
             view = await self._queue.get(turn_id, owner)
-        start = await self._start(head, after or 0)
+        start = await self._start(head, view.after if after is None else after)
         merge = SessionMerge(head_seq=head.seq, has_feed=self._feed is not None, turn=turn_id)
         number = view.number or (head.turns if is_open else None)
         if number is not None:

@@ -79,7 +79,7 @@ class InprocTurnQueue:
                     "the key was used with other content", key=admission.key, turn=str(first.answer)
                 )
             found = self._tables.turns[first.answer]
-            return _receipt(found, after, duplicate=found.id != admission.turn_id)
+            return _receipt(found, found.admitted_seq, duplicate=found.id != admission.turn_id)
         run: tuple[SessionId, KeySpace, str] = (session.id, "run", admission.run_id)
         if run in keys:
             raise RunIdReused("the run id was used before", run=admission.run_id)

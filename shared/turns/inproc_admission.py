@@ -40,6 +40,7 @@ def insert(tables: TurnTables, session: StoredSession, row: TurnRow, now: dateti
     behind_another = tables.live(session.id) is not None
     row.position, session.next_position = session.next_position, session.next_position + 1
     row.due_at = row.admitted_at = now
+    row.admitted_seq = session.seq
     row.status = "queued" if behind_another else "ready"
     tables.turns[row.id] = row
     if behind_another:

@@ -52,6 +52,7 @@ class TurnRow:
     due_at: datetime
     deadline: datetime | None
     admitted_at: datetime
+    admitted_seq: int
     max_duration_s: float | None
     origin: str = "user"
     pool: str = "turns"
@@ -181,6 +182,7 @@ def new_row(admission: Admission) -> TurnRow:
         due_at=datetime.min,
         deadline=admission.deadline,
         admitted_at=datetime.min,
+        admitted_seq=0,
         max_duration_s=admission.max_duration_s,
     )
 
@@ -305,6 +307,7 @@ def view_of(row: TurnRow, session: StoredSession, now: datetime) -> TurnView:
         is_open=opened and not (unheld and row.on_worker_loss == "interrupt"),
         usage=json.loads(row.usage),
         key=row.key,
+        after=row.admitted_seq,
         admitted_at=row.admitted_at,
         opened_at=row.opened_at,
         ended_at=row.ended_at,

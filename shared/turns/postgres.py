@@ -412,6 +412,7 @@ def _view(row: Row) -> TurnView:
         is_open=bool(row["is_open"]) and not (row["unheld"] and row["on_worker_loss"] == "interrupt"),
         usage=_parsed(row["usage"]) or {},
         key=row["key"],
+        after=row["admitted_seq"],
         admitted_at=row["admitted_at"],
         opened_at=row["opened_at"],
         ended_at=row["ended_at"],

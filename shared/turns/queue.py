@@ -181,7 +181,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class TurnView:
-    """A turn as anyone may see it."""
+    """A turn as anyone may see it. ``after`` is its receipt's cursor: all its records come after that seq."""
 
     turn_id: TurnId
     session_id: SessionId
@@ -203,6 +203,7 @@ class TurnView:
     is_open: bool
     usage: Mapping[str, int]
     key: str | None
+    after: int
     admitted_at: datetime
     opened_at: datetime | None
     ended_at: datetime | None

@@ -94,7 +94,7 @@ def count_loss(turn: TurnState, *, holder_is_gone: bool) -> Losses:
     ``ALIVE_LOSSES_FREE`` in a row are free.
     """
     if holder_is_gone:
-        return Losses(turn.attempts + int(turn.suspect), True, turn.alive_losses)
+        return Losses(turn.attempts + int(turn.suspect), True, 0)
     counted = int(turn.alive_losses >= ALIVE_LOSSES_FREE)
     return Losses(turn.attempts + counted, turn.suspect, turn.alive_losses + 1)
 

@@ -81,6 +81,11 @@ def test_follow_one_message(system: System) -> None:
     ]
     system.verify(session)
 
+    follow_it_afterwards(system, session, receipt)
+    ask_again_and_stream(system, session, receipt)
+
+
+def follow_it_afterwards(system: System, session: str, receipt: dict[str, Any]) -> None:
     # 5. The ledger. The call was settled once, under the token that its handler got.
     [call] = system.query("SELECT * FROM tool_calls WHERE session_id = %s", session)
     assert (call["name"], call["state"]) == ("look", "done")
@@ -100,6 +105,8 @@ def test_follow_one_message(system: System) -> None:
     assert frames[-1].data["outcome"] == "completed"
     assert "You are under test." not in json.dumps([f.data for f in frames])
 
+
+def ask_again_and_stream(system: System, session: str, receipt: dict[str, Any]) -> None:
     # 8. The same key and content again is the same receipt, however the turn ended.
     again = system.http.post(f"/v1/sessions/{session}/turns", json={"message": ADD, "key": "the-first"})
     assert (again.status_code, again.json()["turn_id"], again.json()["duplicate"]) == (

@@ -31,7 +31,7 @@ PLACES: Final = (
     Place(("fastapi", "starlette", "uvicorn", "sse_starlette"), ("producer/",)),
     Place(("psycopg", "psycopg_pool", "sqlalchemy", "alembic"), ("shared/database/",), postgres_files=True),
     Place(("redis",), ("shared/feed/", "shared/wakes/")),
-    Place(("pydantic_settings",), ("shared/settings.py",)),
+    Place(("dotenv",), ("shared/settings.py",)),
 )
 
 #: Who may look at the process's environment besides the settings, and why.

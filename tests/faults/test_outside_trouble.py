@@ -6,14 +6,25 @@ import re
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
 from shared.database.embedded import EmbeddedServers
+from shared.database.embedded.child import Child
 from shared.wakes.celery_publisher import CeleryWakePublisher
 from tests.support.system import LEASE_S, System, eventually
+
+
+def has_ended(system: System, receipt: dict[str, Any]) -> bool:
+    return bool(system.turn(receipt["turn_id"])["status"] == "ended")
+
+
+def is_over(system: System, receipt: dict[str, Any], worker: Child) -> bool:
+    return not worker.is_running or has_ended(system, receipt)
 
 
 @pytest.fixture
@@ -209,13 +220,10 @@ def test_a_turn_that_kills_every_worker_ends_interrupted_and_its_session_is_free
     session = system.create_session()
     receipt = system.admit(session, "Poison.")
     dead = 0
-    while system.turn(receipt["turn_id"])["status"] != "ended" and dead < 7:
+    while not has_ended(system, receipt) and dead < 7:
         doomed = system.start_worker(failpoints="turn.requested=kill")
-        ended = eventually(
-            lambda doomed=doomed: doomed.returncode or system.turn(receipt["turn_id"])["status"] == "ended",
-            "an end",
-        )
-        dead += ended == -signal.SIGKILL
+        eventually(partial(is_over, system, receipt, doomed), "the worker's or the turn's end")
+        dead += doomed.returncode == -signal.SIGKILL
     # The first loss is free and so is one that finds the process's row still fresh; the third counted one is the last.
     assert 4 <= dead <= 6
     state = system.finished(receipt["turn_id"], within_s=60)

@@ -211,7 +211,7 @@ class System:
     def query(self, statement: str, *parameters: Any) -> list[dict[str, Any]]:
         """Read the database."""
         with psycopg.connect(self.servers.database_url, autocommit=True, row_factory=dict_row) as connection:
-            return connection.execute(statement, parameters).fetchall()  # type: ignore[arg-type]  # test SQL
+            return connection.execute(statement, parameters).fetchall()
 
     def records(self, session: str) -> list[dict[str, Any]]:
         """Return a session's records in order."""
@@ -250,6 +250,7 @@ def _ok(client: httpx2.Client, path: str) -> bool:
         return False
 
 
-def _fail_if_ended(child: Child) -> None:
-    if not child.is_running:
-        raise AssertionError(f"{child.name} ended with {child.returncode}:\n{child.output_tail()}")
+def _fail_if_ended(child: Child) -> bool:
+    if child.is_running:
+        return False
+    raise AssertionError(f"{child.name} ended with {child.returncode}:\n{child.output_tail()}")

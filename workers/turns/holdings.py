@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from shared.domain.errors import Unavailable
 from shared.domain.ids import TurnId, WorkerId
 from shared.leases.fence import Fence
-from shared.leases.watchdog import watchdog_deadline
 from shared.turns.queue import Claim, TurnQueue
+from workers.lease_keeper import LeaseKeeper
 
 _log: Final = logging.getLogger(__name__)
-
-SKIPPED_RETRIES: Final = 3
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +29,6 @@ class Holding:
     claim: Claim
     task: asyncio.Task[None] | None = None
     lost: str | None = None
-    watchdog: asyncio.TimerHandle | None = None
 
     def lose(self, reason: str) -> None:
         """Mark the turn as no longer ours and cancel its work at its next await. The first reason stays."""
@@ -44,9 +42,6 @@ class Holding:
 class HoldingCounts:
     """Figures of the process since its start."""
 
-    renewed: int = 0
-    renewals_refused: int = 0
-    watchdog_fired: int = 0
     lost: dict[str, int] = field(default_factory=dict)
     orphans_released: int = 0
 
@@ -60,7 +55,6 @@ class Holdings:
         self._queue = queue
         self._worker = worker
         self._lease_s = lease_s
-        self._renew_s = renew_s
         self._poll_s = poll_s
         self._held: dict[TurnId, Holding] = {}
         self._look = asyncio.Event()
@@ -69,6 +63,9 @@ class Holdings:
         self._orphans: dict[TurnId, tuple[Fence, int]] = {}
         self._store_failed_at = float("-inf")
         self.counts = HoldingCounts()
+        self.keeper: LeaseKeeper[TurnId] = LeaseKeeper(
+            queue.renew, lease_s=lease_s, renew_s=renew_s, on_store_failure=self.note_store_failure
+        )
 
     # --- for the claimer and the runner ------------------------------------------------------------------------
 
@@ -102,13 +99,12 @@ class Holdings:
         """Hold a claimed turn; its watchdog runs from when the claim was sent."""
         holding = Holding(claim)
         self._held[claim.turn_id] = holding
-        self._arm(holding, sent_at)
+        self.keeper.keep(claim.turn_id, claim.fence, sent_at, partial(self._note_loss, holding))
         return holding
 
     def drop(self, holding: Holding) -> None:
         """Let go of a turn that ended, was given back or was lost."""
-        if holding.watchdog is not None:
-            holding.watchdog.cancel()
+        self.keeper.drop(holding.claim.turn_id, holding.claim.fence)
         if self._held.get(holding.claim.turn_id) is holding:
             del self._held[holding.claim.turn_id]
         if holding.lost is not None:
@@ -121,10 +117,8 @@ class Holdings:
     # --- loops, from start to the end of the drain -------------------------------------------------------------
 
     async def renew_for_ever(self) -> None:
-        """Renew every lease each ``renew_s`` seconds."""
-        while True:
-            await asyncio.sleep(self._renew_s)
-            await self._guard(self._renew_all)
+        """Renew every lease on its beat."""
+        await self.keeper.renew_for_ever()
 
     async def watch_for_ever(self) -> None:
         """Ask each ``poll_s`` seconds, and when a hint comes, which turns are still ours."""
@@ -135,36 +129,17 @@ class Holdings:
             except TimeoutError:
                 pass
             self._look.clear()
-            await self._guard(self._watch)
-
-    async def _guard(self, act: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await act()
-        except Unavailable as error:
-            self.note_store_failure()
-            _log.warning("leases could not be looked after: %s", error, extra={"code": error.code})
-
-    async def _renew_all(self) -> None:
-        waiting = {turn: h.claim.fence for turn, h in self._held.items() if h.lost is None}
-        for _ in range(SKIPPED_RETRIES):
-            if not waiting:
-                return
-            sent_at = asyncio.get_running_loop().time()
-            answer = await self._queue.renew(waiting, self._lease_s)
-            self.counts.renewed += len(answer.renewed)
-            for turn in answer.renewed:
-                self._rearm(turn, waiting[turn], sent_at)
-            for turn in answer.lost:
-                self.counts.renewals_refused += 1
-                self._lose(turn, waiting[turn], "lost")
-            # A row that someone has locked just now is tried again at once; the next round comes anyway.
-            waiting = {turn: fence for turn, fence in waiting.items() if turn in answer.skipped}
+            try:
+                await self._watch()
+            except Unavailable as error:
+                self.note_store_failure()
+                _log.warning("held turns could not be looked at: %s", error, extra={"code": error.code})
 
     async def _watch(self) -> None:
-        asked = {turn: h.claim.fence for turn, h in self._held.items() if h.lost is None}
+        asked = self.keeper.fences()
         watched = await self._queue.watch(self._worker, asked)
         for turn, reason in watched.lost.items():
-            self._lose(turn, asked[turn], reason)
+            self.keeper.lose(turn, asked[turn], reason)
         # Counted after the answer: a claim begun while we asked may own what we were told of.
         await self._release_orphans(watched.orphans, self._claims_begun)
 
@@ -189,30 +164,9 @@ class Holdings:
                 self.counts.orphans_released += 1
                 del self._orphans[turn]
 
-    # --- watchdog ----------------------------------------------------------------------------------------------
-
-    def _arm(self, holding: Holding, sent_at: float) -> None:
-        if holding.watchdog is not None:
-            holding.watchdog.cancel()
-        loop = asyncio.get_running_loop()
-        deadline = watchdog_deadline(sent_at, self._lease_s)
-        holding.watchdog = loop.call_at(deadline, self._bark, holding)
-
-    def _rearm(self, turn: TurnId, fence: Fence, sent_at: float) -> None:
-        holding = self._held.get(turn)
-        if holding is not None and holding.claim.fence == fence and holding.lost is None:
-            self._arm(holding, sent_at)
-
-    def _bark(self, holding: Holding) -> None:
-        self.counts.watchdog_fired += 1
-        _log.warning("a lease could not be renewed in time; its work is cancelled", extra=_about(holding))
-        holding.lose("watchdog")
-
-    def _lose(self, turn: TurnId, fence: Fence, reason: str) -> None:
-        holding = self._held.get(turn)
-        if holding is not None and holding.claim.fence == fence:
-            _log.info("a turn is no longer held: %s", reason, extra=_about(holding))
-            holding.lose(reason)
+    def _note_loss(self, holding: Holding, reason: str) -> None:
+        _log.info("a turn is no longer held: %s", reason, extra=_about(holding))
+        holding.lose(reason)
 
 
 def _about(holding: Holding) -> dict[str, object]:

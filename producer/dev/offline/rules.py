@@ -167,8 +167,8 @@ def _answer_told(text: str, heard: Heard) -> Answer | None:
     facts = find_facts(text)
     if not facts:
         return None
-    told = "; ".join(tell(Remembered(fact.statement)).removesuffix(".") for fact in facts)
-    return Answer(f"Noted: {told[:1].lower()}{told[1:]}.")
+    told = (tell(Remembered(fact.statement)).removesuffix(".") for fact in facts)
+    return Answer(f"Noted: {'; '.join(line[:1].lower() + line[1:] for line in told)}.")
 
 
 def _answer_time(text: str, heard: Heard) -> Answer | None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from producer.dev.offline.requests import RequestRefused, parse_body
+from producer.dev.offline.requests import parse_body
 from producer.dev.offline.wire import count_tokens
 from producer.dev.offline.words import words_of
 
@@ -22,7 +22,9 @@ INPUTS_MAX = 2048
 
 Text = Annotated[str, Field(min_length=1)]
 Token = Annotated[int, Field(ge=0)]
+Texts = Annotated[list[Text], Field(min_length=1, max_length=INPUTS_MAX)]
 Tokens = Annotated[list[Token], Field(min_length=1)]
+TokenLists = Annotated[list[Tokens], Field(min_length=1, max_length=INPUTS_MAX)]
 
 
 class EmbeddingsRequest(BaseModel):
@@ -31,7 +33,7 @@ class EmbeddingsRequest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     model: str = Field(min_length=1)
-    input: Text | list[Text] | list[Tokens] | Tokens
+    input: Text | Texts | TokenLists | Tokens
     dimensions: int | None = Field(None, ge=1, le=DIMENSIONS_MAX)
     encoding_format: Literal["float", "base64"] | None = None
     user: str | None = None
@@ -52,10 +54,7 @@ def _as_text(item: str | list[int]) -> str:
 
 def parse_embeddings_request(body: bytes) -> EmbeddingsRequest:
     """Return the request in ``body``; raise ``RequestRefused`` that names what is wrong."""
-    request = parse_body(EmbeddingsRequest, body)
-    if not 1 <= len(request.texts) <= INPUTS_MAX:
-        raise RequestRefused(f"'input' must hold 1 to {INPUTS_MAX} items.", param="input")
-    return request
+    return parse_body(EmbeddingsRequest, body)
 
 
 def embed(text: str, dimensions: int) -> list[float]:

@@ -13,7 +13,7 @@ _EMPTY: Final = frozenset(
     word
     for line in (
         "a about again all am an and any anything are as ask asked at be been but by called can city could country",
-        "did do does for from had has have i in is it its kind know long me mine my of on or our over please recall",
+        "did do does for from had has have how i in is it its kind know long me mine my of on or our over please recall",
         "remember remind s say said so sort still t tell that the their them there they this to too town type us user",
         "users ve was we were what when where which who whom whose why will with would you your",
     )

@@ -53,3 +53,16 @@ def test_taking_the_faults_out_leaves_the_answer() -> None:
 def test_a_directive_that_cannot_be_used_is_refused(text: str) -> None:
     with pytest.raises(RequestRefused, match="offline directive"):
         split_directive(f"[[offline: {text}")
+
+
+def test_a_directive_is_for_chats_alone_unless_it_says_otherwise() -> None:
+    text = 'a [[offline: {"tokens": 3}]] b [[offline: {"on": "structured", "fail": 500}]]'
+    assert split_directive(text)[1].tokens == 3
+    said, directive = split_directive(text, "structured")
+    assert (said, directive.tokens, directive.fail) == ("a  b", None, 500)
+    assert split_directive(text, "embeddings")[1] == Directive()
+    assert split_directive('[[offline: {"on": "all", "fail": 500}]]', "embeddings")[1].fail == 500
+
+
+def test_a_directive_that_cannot_be_used_is_text_like_any_other_outside_a_chat() -> None:
+    assert split_directive("a [[offline: {]]", "structured") == ("a [[offline: {]]", Directive())

@@ -71,8 +71,8 @@ async def test_a_turn_that_writes_nothing_for_long_is_held_by_its_renewals() -> 
         world.model.release()
         await task
     assert (await world.view(turn)).outcome == "completed"
-    assert process.holdings.counts.renewed == world.queue.renewals == 20 * LEASE_S // RENEW_S
-    assert process.holdings.counts.watchdog_fired == 0
+    assert process.holdings.keeper.counts.renewed == world.queue.renewals == 20 * LEASE_S // RENEW_S
+    assert process.holdings.keeper.counts.watchdog_fired == 0
 
 
 @virtual_time
@@ -88,7 +88,7 @@ async def test_all_turns_of_a_process_are_renewed_in_one_statement_and_none_cost
             await world.admit()
         await process.claimer.claim(9, ())
         await asyncio.sleep(RENEW_S + 0.1)
-    assert (world.queue.renewals, process.holdings.counts.renewed) == (1, 3)
+    assert (world.queue.renewals, process.holdings.keeper.counts.renewed) == (1, 3)
 
 
 @virtual_time
@@ -108,7 +108,7 @@ async def test_work_is_cancelled_before_its_lease_ends_when_renewals_cannot_be_m
         world.queue.away = False
     assert stopped_at == pytest.approx(RENEW_S + LEASE_S - 1.5, abs=0.1)
     assert (task.cancelled(), holding.lost, world.model.cancelled) == (True, "watchdog", 1)
-    assert old.holdings.counts.watchdog_fired == 1
+    assert old.holdings.keeper.counts.watchdog_fired == 1
     assert old.holdings.counts.lost == {"watchdog": 1}
     assert await new.claimer.claim(1, ()) == [], "the lease itself has not passed yet"
     await asyncio.sleep(1.6)
@@ -160,7 +160,7 @@ async def test_a_row_that_was_locked_just_then_is_tried_again_at_once_and_no_mor
     renewing = asyncio.create_task(process.holdings.renew_for_ever())
     await process.claimer.claim(1, ())
     await asyncio.sleep(RENEW_S + 0.1)
-    assert (process.holdings.counts.renewed, queue.skips) == (1, -1)
+    assert (process.holdings.keeper.counts.renewed, queue.skips) == (1, -1)
     queue.skips = 100
     await asyncio.sleep(RENEW_S)
     assert queue.skips == 97
@@ -181,7 +181,7 @@ async def test_a_renewal_that_is_refused_cancels_the_work() -> None:
     renewing.cancel()
     assert holding.lost == "lost"
     assert now() == pytest.approx(RENEW_S, abs=0.1)
-    assert process.holdings.counts.renewals_refused == 1
+    assert process.holdings.keeper.counts.refused == 1
 
 
 @virtual_time

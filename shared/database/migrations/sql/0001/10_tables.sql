@@ -89,6 +89,7 @@ CREATE TABLE turns (
   deadline         timestamptz,
   admitted_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
   opened_at        timestamptz,
+  admitted_seq     bigint NOT NULL DEFAULT 0,
   started_seq      bigint,
   ended_at         timestamptz,
   attempts         int NOT NULL DEFAULT 0,

@@ -96,7 +96,7 @@ BEGIN
     IF v_key.fingerprint <> p_print THEN
       RETURN QUERY SELECT 'key-conflict'::text, v_key.answer::uuid, NULL::text, NULL::bigint, NULL::text, NULL::bigint, NULL::uuid; RETURN;
     END IF;
-    RETURN QUERY SELECT 'duplicate'::text, t.id, t.run_id, t.position, t.status, v_head.seq, NULL::uuid
+    RETURN QUERY SELECT 'duplicate'::text, t.id, t.run_id, t.position, t.status, t.admitted_seq, NULL::uuid
       FROM turns t WHERE t.id = v_key.answer::uuid; RETURN;
   END IF;
   PERFORM 1 FROM session_keys WHERE session_id = p_session AND space = 'run' AND key = p_run;
@@ -126,10 +126,10 @@ BEGIN
   END IF;
   UPDATE sessions SET next_position = next_position + 1 WHERE id = p_session;
   INSERT INTO turns (id, session_id, owner, position, origin, status, key, fingerprint, message, command, meta, run_id,
-                     agent, agent_revision, on_worker_loss, priority, due_at, deadline, admitted_at, max_duration_s)
+                     agent, agent_revision, on_worker_loss, priority, due_at, deadline, admitted_at, admitted_seq, max_duration_s)
     VALUES (p_id, p_session, p_owner, v_head.next_position, 'user', CASE WHEN v_live.id IS NULL THEN 'ready' ELSE 'queued' END,
             p_key, p_print, p_message, p_command, p_meta, p_run, p_agent, p_revision, p_on_worker_loss, p_priority, v_now,
-            p_deadline, v_now, p_max_duration_s);
+            p_deadline, v_now, v_head.seq, p_max_duration_s);
   INSERT INTO session_keys (session_id, space, key, fingerprint, answer)
     VALUES (p_session, 'turn', coalesce(p_key, p_id::text), p_print, p_id::text),
            (p_session, 'run', p_run, '', p_id::text);
@@ -161,7 +161,7 @@ BEGIN
   IF v_lost = '{}' THEN RETURN v_lost; END IF;
   UPDATE turns t SET
       attempts = t.attempts + CASE WHEN gone.yes THEN t.suspect::int ELSE (t.alive_losses >= 10)::int END,
-      alive_losses = CASE WHEN gone.yes THEN t.alive_losses ELSE t.alive_losses + 1 END,
+      alive_losses = CASE WHEN gone.yes THEN 0 ELSE t.alive_losses + 1 END,
       suspect = t.suspect OR gone.yes,
       epoch = t.epoch + 1, token = gen_random_uuid(), lease_owner = p_worker, stepped = false,
       expires_at = v_now + make_interval(secs => p_lease_s)

@@ -125,7 +125,7 @@ BEGIN
   RETURN QUERY SELECT 'written'::text, v_document, v_generation;
 END $$;
 
--- The semantic index's own progress: which sources each profile owes or has ready. Vectors: see 30_vectors.
+-- The semantic index's own progress: which sources each profile owes or has ready. Vectors: see 70_vectors, functions: 80_index.
 CREATE TABLE index_profiles (
   profile          text PRIMARY KEY,
   description      text NOT NULL,
@@ -139,6 +139,7 @@ CREATE TABLE index_sources (
   owner            text NOT NULL,
   job_id           text NOT NULL UNIQUE,
   generation       bigint,
+  revision         text,
   locator          text,
   withdrawn        bool NOT NULL DEFAULT false,
   chunks           int NOT NULL DEFAULT 0,

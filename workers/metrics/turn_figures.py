@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers.metrics import PartsCollector
+from workers.metrics.collector import PartsCollector
 from workers.stores import WorkerStores
 from workers.turns.building import TurnParts
 
@@ -34,9 +34,9 @@ def turn_figures(collector: PartsCollector, parts: TurnParts, stores: WorkerStor
             "stale_write_refused": runner.counts.stale_writes_refused,
             "handed_back": runner.counts.handed_back,
             "taken_over": runner.counts.taken_over,
-            "renewed": holdings.counts.renewed,
-            "renewal_refused": holdings.counts.renewals_refused,
-            "watchdog_fired": holdings.counts.watchdog_fired,
+            "renewed": holdings.keeper.counts.renewed,
+            "renewal_refused": holdings.keeper.counts.refused,
+            "watchdog_fired": holdings.keeper.counts.watchdog_fired,
             "orphan_released": holdings.counts.orphans_released,
             **{name: pump.info()[name] for name in ("claims", "claimed", "lost_claims", "claim_failures")},
         },
