@@ -29,7 +29,7 @@ from producer.problems import (
     problem_response,
     problem_schemas,
 )
-from producer.routes import operations, sessions, streams, turns
+from producer.routes import memory, operations, sessions, streams, turns
 from shared.domain.errors import Broken, Draining, TurnkeeperError
 from shared.telemetry.logs import log_context
 
@@ -54,8 +54,9 @@ def create_app(parts_factory: PartsFactory) -> FastAPI:
         lifespan=lifespan,
         responses=PROBLEM_RESPONSES,
     )
-    for router in (sessions.router, turns.admissions, turns.router, streams.router, operations.router):
-        app.include_router(router)
+    for routes in (sessions, turns, streams, memory, operations):
+        app.include_router(routes.router)
+    app.include_router(turns.admissions)
     app.add_exception_handler(TurnkeeperError, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_validation)
     app.add_exception_handler(HTTPException, _answer_status)

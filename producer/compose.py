@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 from producer.authentication import ApiKeyAuthenticator, Authenticator
+from producer.memory.parts import build_memory
 from producer.metrics import ProducerMetrics
 from producer.parts import ProducerParts
 from producer.traffic import Traffic
@@ -83,6 +84,7 @@ async def producer_parts(
             authenticator=authenticator or _authenticator(settings, database),
             traffic=traffic,
             metrics=ProducerMetrics(counters, bell, traffic),
+            memory=build_memory(host_app.memory, settings, database, stack),
             failpoints=failpoints if failpoints is not None else Failpoints.parse(settings.failpoints),
             limits=AdmissionLimits(
                 settings.queued_turns_per_session, settings.queued_turns_per_owner, settings.attempts_max

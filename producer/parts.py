@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fastapi import Request
 
 from producer.authentication import Authenticator
+from producer.memory.parts import MemoryParts
 from producer.metrics import ProducerMetrics
 from producer.traffic import Traffic
 from shared.agents import App
@@ -22,7 +23,8 @@ from shared.wakes.port import WakePublisher
 
 @dataclass(frozen=True, slots=True)
 class ProducerParts:
-    """What the routes work with. ``limits`` bound an admission; ``hints`` is None where no Redis carries any."""
+    """What the routes work with. ``limits`` bound an admission; ``hints`` is None where no Redis carries any,
+    ``memory`` where the app remembers nothing."""
 
     settings: Settings
     database: Database
@@ -35,6 +37,7 @@ class ProducerParts:
     authenticator: Authenticator
     traffic: Traffic
     metrics: ProducerMetrics
+    memory: MemoryParts | None = None
     failpoints: Failpoints = field(default_factory=Failpoints)
     limits: AdmissionLimits = field(default_factory=AdmissionLimits)
 

@@ -106,6 +106,8 @@ class Settings(BaseModel):
     memory_lease_s: Seconds = 15.0
     pending_intents_per_owner: int = Field(1_000, ge=1, le=1_000_000)
     embedding_model: str = Field("", description="A model of the endpoint; empty = the local WordLlama.")
+    embedding_revision: str = Field("1", description="Another revision builds the index anew.")
+    embedding_dimensions: int = Field(1_536, ge=1, le=4_096, description="Of the endpoint's model.")
 
     # Rhythm.
     unasked_claim_s: Seconds = 1.5

@@ -6,14 +6,24 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from shared.agents import load_app
+from shared.agents.memory import MemoryPolicy
+from shared.domain.errors import ConfigError
 from shared.leases.postgres import PostgresLeases
 from shared.settings import Settings
-from shared.wakes.names import TURNS, UPKEEP
-from workers.metrics.turn_figures import turn_figures
+from shared.wakes.names import ACTIVITY, INDEX, REMEMBER, TURNS, UPKEEP
+from workers.background.building import (
+    BackgroundParts,
+    build_activity,
+    build_index,
+    build_recall,
+    build_remember,
+)
 from workers.metrics.collector import PartsCollector, serve_metrics
+from workers.metrics.pool_figures import pool_figures
+from workers.metrics.turn_figures import turn_figures
 from workers.parts import ConsumerGate, QueueServer, WorkerParts
 from workers.stores import WorkerStores, open_stores
-from workers.sweeps import Sweeps, turn_sweeps
+from workers.sweeps import Sweeps, job_sweep, turn_sweeps
 from workers.turns.building import build_turns, served_revisions
 from workers.turns.presence import Presence
 
@@ -33,12 +43,17 @@ async def build_worker(
     async with AsyncExitStack() as stack:
         stores = await open_stores(settings, sorted(queues), stack)
         if TURNS in queues:
+            recall = build_recall(settings, app.memory, stores, stack) if app.memory else None
             parts = await build_turns(
-                settings, app, stores, capacity=capacity, gate=gate, stack=stack, recall=None
+                settings, app, stores, capacity=capacity, gate=gate, stack=stack, recall=recall
             )
             pumps[TURNS] = parts.pump
             services += parts.services
             turn_figures(collector, parts, stores)
+        for pool in await _build_background(settings, app.memory, stores, queues, capacity, gate, stack):
+            pumps[pool.server.pool] = pool.pump
+            services += pool.services
+            pool_figures(collector, pool)
         if UPKEEP in queues:
             pumps[UPKEEP] = _build_upkeep(settings, stores)
         presence = _presence(settings, stores, pumps, served_revisions(settings, app))
@@ -49,9 +64,39 @@ async def build_worker(
         yield WorkerParts(pumps=pumps, wakes=stores.wakes, services=services, leave=stores.leave)
 
 
+async def _build_background(
+    settings: Settings,
+    policy: MemoryPolicy | None,
+    stores: WorkerStores,
+    queues: frozenset[str],
+    capacity: int,
+    gate: ConsumerGate,
+    stack: AsyncExitStack,
+) -> list[BackgroundParts]:
+    """Build the background pools among ``queues``. Raises ``ConfigError`` when the app has no memory to work for."""
+    wanted = queues & {ACTIVITY, REMEMBER, INDEX}
+    if wanted and policy is None:
+        raise ConfigError(
+            f"the app has no memory: nothing to do for {', '.join(sorted(wanted))}", field="app.memory"
+        )
+    pools: list[BackgroundParts] = []
+    if policy is None:
+        return pools
+    if ACTIVITY in queues:
+        pools.append(await build_activity(settings, policy, stores, capacity, gate))
+    if REMEMBER in queues:
+        pools.append(build_remember(settings, policy, stores, capacity, gate, stack))
+    if INDEX in queues:
+        pools.append(await build_index(settings, stores, capacity, gate, stack))
+    return pools
+
+
 def _build_upkeep(settings: Settings, stores: WorkerStores) -> Sweeps:
     return Sweeps(
-        turn_sweeps(stores.turns, stores.wakes, on_change=stores.feed.publish_change),
+        (
+            *turn_sweeps(stores.turns, stores.wakes, on_change=stores.feed.publish_change),
+            job_sweep(stores.jobs, stores.wakes),
+        ),
         PostgresLeases(stores.polls),
         stores.worker,
         every_s=settings.sweep_s,

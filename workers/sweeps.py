@@ -15,9 +15,10 @@ from typing import Any, Final
 
 from shared.domain.errors import LeaseHeld, TurnkeeperError
 from shared.domain.ids import SessionId
+from shared.jobs.queue import JobQueue
 from shared.leases.port import Leases, NamedLease
 from shared.turns.queue import TurnQueue
-from shared.wakes.names import TURNS
+from shared.wakes.names import ACTIVITY, INDEX, REMEMBER, TURNS
 from shared.wakes.port import WakePublisher
 
 _log: Final = logging.getLogger(__name__)
@@ -197,6 +198,20 @@ def turn_sweeps(
         Sweep("turns.expire", partial(drain, partial(queue.expire, limit=BATCH))),
         Sweep("turns.ring", ring),
     )
+
+
+def job_sweep(jobs: JobQueue, wakes: WakePublisher) -> Sweep:
+    """Return the sweep of the background pools: ring every queue with something due that nobody was woken for."""
+
+    async def ring() -> int:
+        rung = 0
+        for pool in (ACTIVITY, REMEMBER, INDEX):
+            if await jobs.has_overdue(pool, OVERDUE_S):
+                wakes.ring(pool)
+                rung += 1
+        return rung
+
+    return Sweep("jobs.ring", ring)
 
 
 def _add(counts: dict[str, int], name: str, n: int) -> None:

@@ -19,6 +19,7 @@ from shared.domain.errors import TurnkeeperError
 
 COMMANDS: Final[Mapping[str, str]] = {
     "dev": "Run everything on this machine: servers, migrations, producer, workers, Flower.",
+    "demo": "Show it: a fact told in one session, recalled in another, withdrawn.",
     "chat": "Talk to a running producer from this terminal.",
     "status": "Show pools, workers and what is owed.",
     "serve": "Run the producer.",

@@ -298,20 +298,14 @@ class ModelStreamBroken(Unavailable):
 
 
 class ModelOutputInvalid(Unavailable):
-    """The model's structured answer cannot be used, and its tries are spent.
-
-    ``reason`` says why: cut (at its length), empty, not-json or schema.
-    """
+    """A structured answer cannot be used, nor could its repetitions; ``reason``: cut, empty, not-json or schema."""
 
     code = "model.output"
     title = "Model output cannot be used"
 
 
 class EmbeddingInvalid(Refused):
-    """An embedding model's vectors do not fit: the text, or the model's configuration, has to change (SEM-32).
-
-    ``reason`` says why: count, dimensions, not-finite, zero-norm or malformed.
-    """
+    """A vector does not fit (SEM-32); ``reason``: count, dimensions, not-finite, zero-norm or malformed."""
 
     code = "model.embedding"
     title = "Embedding cannot be used"
@@ -366,6 +360,13 @@ class StoreDefect(Broken):
 
 
 # --- memory --------------------------------------------------------------------------------------------------
+
+
+class MemoryOff(Refused):
+    """The app has no memory policy: nothing is remembered or recalled."""
+
+    code = "memory.off"
+    title = "Memory is off"
 
 
 class MemoryConflict(Conflict):

@@ -261,7 +261,7 @@ def fill(admin: psycopg.Connection[Any], *, namespaces: int, documents: int) -> 
     """Store documents of few common words and one rare word each."""
     admin.execute(
         """INSERT INTO memory_documents (namespace, id, owner, generation, status, locator, scopes, body, modified_at)
-             SELECT 'n' || n, 'd' || d, 'o', 1, 'active', 'l', '{private}', 'common words and rare' || d, now()
+             SELECT 'n' || n, 'd' || d, 'o' || n, 1, 'active', 'l', '{private}', 'common words and rare' || d, now()
                FROM generate_series(1, %s) n, generate_series(1, %s) d""",
         [namespaces, documents],
     )

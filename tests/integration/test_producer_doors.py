@@ -17,7 +17,21 @@ from tests.support.producers import calling, create_session
 
 #: Open to anyone who reaches the port.
 OPEN_ROUTES = {"/healthz", "/readyz", "/ping", "/metrics"}
-TABLES = ("sessions", "turns", "records", "session_keys")
+TABLES = (
+    "sessions",
+    "turns",
+    "records",
+    "session_keys",
+    "jobs",
+    "memory_documents",
+    "memory_versions",
+    "memory_receipts",
+    "memory_intents",
+)
+#: What a door answers for an id that is nobody's, or another owner's.
+MISSING_CODES = {"session.missing", "turn.missing", "memory.missing", "memory.intent-missing"}
+WITHDRAWAL = {"expected_revision": "1", "operation_id": "op"}
+CORRECTION = {"text": "mine now", "expected_revision": "1", "operation_id": "op"}
 
 HOSTILE_BODIES: dict[str, tuple[bytes, int]] = {
     "not JSON": (b"{", 400),
@@ -57,8 +71,11 @@ async def operations(client: httpx2.AsyncClient) -> list[tuple[str, str]]:
     return [(method.upper(), path) for path, methods in paths.items() for method in methods]
 
 
-def filled(path: str, session: str, turn: str) -> str:
-    return path.replace("{session_id}", session).replace("{turn_id}", turn)
+def filled(path: str, session: str, turn: str, *, memory: str = "profile-1") -> str:
+    ids = {"session_id": session, "turn_id": turn, "document_id": memory, "intent_id": memory}
+    for name, value in ids.items():
+        path = path.replace(f"{{{name}}}", value)
+    return path
 
 
 def assert_problem(response: httpx2.Response, status: int) -> None:
@@ -81,7 +98,7 @@ async def test_hostile_bodies_are_refused_on_every_route_that_writes_and_nothing
         turn = (await client.post(f"/v1/sessions/{session}/turns", json={"message": "x"})).json()["turn_id"]
         before = count_rows(database_url)
         writes = [(m, p) for m, p in await operations(client) if m not in ("GET", "HEAD")]
-        assert len(writes) >= 4
+        assert len(writes) >= 8
         for method, path in writes:
             where = filled(path, session, turn)
             for name, (body, status) in HOSTILE_BODIES.items():
@@ -101,7 +118,7 @@ async def test_other_content_types_are_refused_on_every_route_that_takes_a_body(
         session = await create_session(client)
         before = count_rows(database_url)
         for method, path in await operations(client):
-            if method != "POST":
+            if method not in ("POST", "PUT"):
                 continue
             where = filled(path, session, str(uuid.uuid4()))
             for headers in (
@@ -216,7 +233,7 @@ async def test_empty_and_oversized_keys_make_nothing(database_url: str, key: str
         session = await create_session(client)
         for path, body in (("/v1/sessions", {}), (f"/v1/sessions/{session}/turns", {"message": "x"})):
             assert_problem(await client.post(path, json=body, headers={"Idempotency-Key": key}), 422)
-        assert count_rows(database_url) == {"sessions": 1, "turns": 0, "records": 0, "session_keys": 0}
+        assert count_rows(database_url) == dict.fromkeys(TABLES, 0) | {"sessions": 1}
 
 
 @pytest.mark.behaviour("API-13")
@@ -236,17 +253,28 @@ async def test_another_owners_ids_are_not_found_on_any_route(database_url: str) 
     async with calling(database_url, owner="ann") as (producer, ann):
         session = await create_session(ann)
         turn = (await ann.post(f"/v1/sessions/{session}/turns", json={"message": "x"})).json()["turn_id"]
+        created = await ann.put("/v1/memory/documents/notes", json=CORRECTION | {"expected_revision": None})
+        assert created.status_code == 200
         before = count_rows(database_url)
         async with producer.client(await producer.key_for("bob")) as bob:
             named = [(m, p) for m, p in await operations(bob) if "{" in p]
-            assert len(named) >= 7
+            assert len(named) >= 11
             for method, path in named:
-                unknown = filled(path, f"ses_{uuid.uuid4().hex}", str(uuid.uuid4()))
-                for where in (filled(path, session, turn), unknown, filled(path, "%00", "%00")):
-                    body = {"message": "x"} if path.endswith("/turns") else None
-                    response = await bob.request(method, where, json=body)
+                other = filled(path, session, turn, memory="notes")
+                unknown = filled(path, f"ses_{uuid.uuid4().hex}", str(uuid.uuid4()), memory="nothing")
+                for where in (other, unknown, filled(path, "%00", "%00", memory="%00")):
+                    body = {"PUT": CORRECTION, "POST": {"message": "x"}}.get(method)
+                    body = None if path.endswith("/cancel") else body
+                    params = WITHDRAWAL if method == "DELETE" and "memory" in path else {}
+                    response = await bob.request(method, where, json=body, params=params)
+                    if method == "PUT" and "%00" not in where:
+                        # A document of the caller's own may be made there: this one is not at that revision.
+                        assert_problem(response, 409)
+                        assert response.json()["fields"]["actual"] is None
+                        continue
                     assert_problem(response, 404)
-                    assert response.json()["code"] in ("session.missing", "turn.missing")
+                    assert response.json()["code"] in MISSING_CODES
+            assert (await bob.get("/v1/memory/documents")).json()["documents"] == []
             assert (await bob.get("/v1/sessions")).json()["sessions"] == []
         assert count_rows(database_url) == before
         assert (await ann.get(f"/v1/turns/{turn}")).json()["status"] == "ready"

@@ -16,6 +16,7 @@ from producer.compose import producer_parts
 from producer.parts import ProducerParts
 from producer.server import ProducerServer, make_server
 from producer.traffic import Traffic
+from shared.agents import App
 from shared.domain.failpoints import Failpoints
 from shared.domain.ids import OwnerId, TurnId, WorkerId
 from shared.owners.keys import new_key
@@ -64,6 +65,7 @@ async def running_producer(
     broker_url: str = "redis://127.0.0.1:1/0",
     wakes: WakePublisher | None = None,
     failpoints: Failpoints | None = None,
+    app: App = small_app,
     drain_s: float = 10.0,
     **settings: Any,
 ) -> AsyncIterator[Producer]:
@@ -73,7 +75,7 @@ async def running_producer(
     traffic = Traffic()
     listener = socket.create_server(("127.0.0.1", 0))
     application = create_app(
-        lambda: producer_parts(chosen, traffic, app=small_app, wakes=bell, failpoints=failpoints)
+        lambda: producer_parts(chosen, traffic, app=app, wakes=bell, failpoints=failpoints)
     )
     server = make_server(application, traffic, host="127.0.0.1", port=0, drain_s=drain_s)
     serving = asyncio.create_task(server.serve(sockets=[listener]))

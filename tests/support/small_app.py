@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from shared.agents import Agent, App
+from shared.agents import Agent, App, MemoryPolicy
 
 app = App(
-    [Agent(name="small", instructions="Answer."), Agent(name="other", instructions="Answer.", revision="2")]
+    [Agent(name="small", instructions="Answer."), Agent(name="other", instructions="Answer.", revision="2")],
+    memory=MemoryPolicy(),
 )

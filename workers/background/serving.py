@@ -69,6 +69,7 @@ class JobServer:
         *,
         rng: random.Random | None = None,
     ) -> None:
+        self.pool: Pool = policy.pool
         self._queue = queue
         self._worker = worker
         self._policy = policy

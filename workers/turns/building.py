@@ -12,7 +12,7 @@ from shared.domain.ids import TurnId
 from shared.models.openai_chat import OpenAIChatModel
 from shared.models.port import ChatModel
 from shared.settings import DEFAULT_OPENAI_BASE_URL, Settings
-from shared.wakes.names import TURNS
+from shared.wakes.names import ACTIVITY, TURNS
 from workers.executor import BoundedExecutor
 from workers.parts import ConsumerGate
 from workers.pump import Pump
@@ -70,6 +70,7 @@ async def build_turns(
         hints=stores.feed,
         ring=ring,
         recall=recall,
+        on_end=(lambda: stores.wakes.ring(ACTIVITY)) if app.memory is not None else (lambda: None),
     )
     pump = Pump(
         queue=TURNS,

@@ -86,6 +86,7 @@ class TurnRunner:
 
     ``ring`` is called with ids that became ready. Followers are told of every commit through ``hints``. ``recall`` gives
     the transient context of a turn from its owner and message; what it cannot give is left out, it fails no turn.
+    ``on_end`` is called after a turn's end was committed: its session is due for the activity processors.
     """
 
     queue: TurnQueue
@@ -100,6 +101,7 @@ class TurnRunner:
     hints: ChangeHints
     ring: Callable[[Sequence[TurnId]], None]
     recall: Recall | None = None
+    on_end: Callable[[], None] = lambda: None
     counts: RunnerCounts = field(default_factory=RunnerCounts)
 
     async def run(self, holding: Holding) -> None:
@@ -258,6 +260,7 @@ class TurnRunner:
 
     def _note_end(self, outcome: Outcome) -> None:
         self.counts.ended[outcome] = self.counts.ended.get(outcome, 0) + 1
+        self.on_end()
 
     def _ring_promoted(self, ended: Ended) -> None:
         if ended.promoted is not None:

@@ -89,6 +89,6 @@ def _lives_in(process: psutil.Process, folder: Path, programs: Collection[str]) 
 
 def _signal_inside(folder: Path, process: psutil.Process, signum: signal.Signals) -> None:
     """Signal a process, but look once more right before: a wrong choice would stop a stranger's database."""
-    with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError):
         if os.path.samefile(folder, process.cwd()):
             process.send_signal(signum)  # psutil compares the start time: no process id is taken twice

@@ -76,7 +76,7 @@ def test_a_statement_is_one_line_of_clean_text() -> None:
     ("start", "end", "quote", "revision"),
     [
         (0, 5, "Hallo", "r"),
-        (0, 6, "Grüß", "r"),
+        (0, 5, "Grüß", "r"),
         (0, 3, "Gr\ufffd", "r"),
         (3, 3, "x", "r"),
         (0, 9_999, "Grüße", "r"),

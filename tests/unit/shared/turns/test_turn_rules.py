@@ -101,7 +101,7 @@ def test_a_held_turn_is_neither_dead_nor_to_be_taken_over() -> None:
     [
         (Turn(), True, Losses(0, True, 0)),
         (Turn(suspect=True), True, Losses(1, True, 0)),
-        (Turn(alive_losses=4), True, Losses(0, True, 4)),
+        (Turn(alive_losses=4), True, Losses(0, True, 0)),
         (Turn(), False, Losses(0, False, 1)),
         (Turn(alive_losses=9), False, Losses(0, False, 10)),
         (Turn(alive_losses=10), False, Losses(1, False, 11)),

@@ -1,0 +1,1 @@
+"""Whose memory it is: typed identities defined by the application and their one canonical address."""

@@ -1,0 +1,1 @@
+"""Authoritative documents: conditional Put and Withdraw with receipts, every generation kept, keyword search."""

@@ -1,0 +1,1 @@
+"""What the producer does with memory: its parts, their wire forms, and an owner's own corrections."""

@@ -1,0 +1,237 @@
+"""Puts the activity, remember and index pools of a process together, each with its own concurrency, lease and deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from typing import Final
+
+from memory_pipeline.activity.postgres import PostgresActivityStore
+from memory_pipeline.activity.process import process_committed_activity
+from memory_pipeline.activity.user_statements import user_statements
+from memory_pipeline.activity.work import PassLimits, ProcessorKey
+from memory_pipeline.index.embedding import open_embedder, profile_of, search_by_meaning
+from memory_pipeline.index.limits import SemanticIndexLimits
+from memory_pipeline.index.port import SemanticIndex
+from memory_pipeline.index.postgres import PostgresSemanticIndex
+from memory_pipeline.index.refresh import refresh_source
+from memory_pipeline.namespaces.owners import owner_namespace
+from memory_pipeline.recall.compose import recall
+from memory_pipeline.recall.sources import OwnerMemory, limits_of, sources_of
+from memory_pipeline.remembering.advance import Remembering
+from memory_pipeline.remembering.extraction import model_extraction
+from memory_pipeline.remembering.postgres import PostgresRememberingStore
+from memory_pipeline.remembering.sources import session_sources
+from memory_pipeline.store.documents import MemoryKey
+from memory_pipeline.store.postgres import PostgresMemoryStore
+from shared.agents.memory import MemoryPolicy
+from shared.domain.errors import ConfigError, TurnkeeperError
+from shared.domain.ids import OwnerId
+from shared.jobs.queue import JobClaim, Pool
+from shared.models.embeddings import Embedder
+from shared.models.openai_structured import OpenAIStructuredModel
+from shared.settings import DEFAULT_OPENAI_BASE_URL, Settings
+from shared.wakes.names import INDEX, REMEMBER
+from workers.background.serving import HeldJob, JobServer, Pass, PoolPolicy
+from workers.parts import ConsumerGate
+from workers.pump import Pump
+from workers.stores import WorkerStores
+from workers.turns.runner import Recall
+
+#: An activity pass is not renewed: its lease outlasts its deadline by more than a release may take (decision 27).
+ACTIVITY_LEASE_SLACK_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundParts:
+    """One background pool of a process."""
+
+    pump: Pump[HeldJob]
+    server: JobServer
+    services: tuple[Callable[[], Awaitable[None]], ...]
+
+
+def build_recall(
+    settings: Settings, policy: MemoryPolicy, stores: WorkerStores, stack: AsyncExitStack
+) -> Recall:
+    """Return what gives a turn its transient context: direct, keyword and semantic sources, revalidated."""
+    store = PostgresMemoryStore(stores.database)
+    embedder = open_embedder(settings, stack) if policy.semantic else None
+    by_meaning = None
+    if embedder is not None:
+        # Loaded beside the start: the first recall has one second and should not spend it on this.
+        warming = asyncio.create_task(_warm(embedder), name="embedder:load")
+        stack.callback(warming.cancel)
+        index = PostgresSemanticIndex(stores.database)
+        by_meaning = search_by_meaning(index, embedder, timeout_s=policy.recall_timeout_s)
+    memory = OwnerMemory(policy, store, store, by_meaning)
+    limits = limits_of(policy)
+
+    async def recall_text(owner: OwnerId, query: str) -> str:
+        return (await recall(sources_of(memory, owner, query), limits)).text
+
+    return recall_text
+
+
+async def build_activity(
+    settings: Settings, policy: MemoryPolicy, stores: WorkerStores, capacity: int, gate: ConsumerGate
+) -> BackgroundParts:
+    """Build the activity pool and switch the app's processor on."""
+    activity = PostgresActivityStore(stores.database)
+    key = ProcessorKey(policy.processor, policy.processor_version)
+    processor = user_statements(
+        key=key,
+        store=_remembering_store(settings, stores),
+        reader=PostgresMemoryStore(stores.database),
+        namespace_of=lambda owner: owner_namespace(policy, owner).address,
+    )
+    await activity.register(key)
+
+    async def run_pass(claim: JobClaim) -> None:
+        result = await process_committed_activity(
+            claim,
+            store=activity,
+            log=stores.log,
+            processors={key: processor},
+            limits=PassLimits(),
+            failpoints=stores.failpoints,
+        )
+        if result.applied:
+            stores.wakes.ring(REMEMBER)
+
+    lease_s = settings.activity_deadline_s + ACTIVITY_LEASE_SLACK_S
+    return _parts(
+        settings,
+        stores,
+        PoolPolicy("activity", lease_s, settings.activity_deadline_s),
+        run_pass,
+        capacity=min(capacity, settings.activity_capacity),
+        gate=gate,
+    )
+
+
+def build_remember(
+    settings: Settings,
+    policy: MemoryPolicy,
+    stores: WorkerStores,
+    capacity: int,
+    gate: ConsumerGate,
+    stack: AsyncExitStack,
+) -> BackgroundParts:
+    """Build the remember pool: the only background pool that asks a model."""
+    documents = PostgresMemoryStore(stores.database)
+    model = _structured_model(settings, stack)
+    remembering = Remembering(
+        store=_remembering_store(settings, stores),
+        load_source=session_sources(stores.log),
+        extract=model_extraction(
+            model, model_name=settings.model, instructions=policy.extraction_instructions
+        ),
+        reader=documents,
+        writer=documents,
+        failpoints=stores.failpoints,
+        now_ms=lambda: time.time_ns() // 1_000_000,
+        scopes=(policy.scope,),
+    )
+
+    async def run_pass(claim: JobClaim) -> None:
+        await remembering.process(claim)
+        stores.wakes.ring(INDEX)
+
+    policy_of_pool = _renewed("remember", settings, settings.remember_deadline_s)
+    bound = min(capacity, settings.remember_capacity)
+    return _parts(settings, stores, policy_of_pool, run_pass, capacity=bound, gate=gate)
+
+
+async def build_index(
+    settings: Settings, stores: WorkerStores, capacity: int, gate: ConsumerGate, stack: AsyncExitStack
+) -> BackgroundParts:
+    """Build the index pool: register its profile, owe what it lacks, refresh sources."""
+    embedder = open_embedder(settings, stack)
+    if embedder is None:
+        raise ConfigError(
+            "the index pool needs an embedder: install the extra 'embedded' or set TURNKEEPER_EMBEDDING_MODEL",
+            field="TURNKEEPER_EMBEDDING_MODEL",
+        )
+    index = PostgresSemanticIndex(stores.database)
+    await _own_profile(index, embedder)
+    documents = PostgresMemoryStore(stores.database)
+
+    async def run_pass(claim: JobClaim) -> None:
+        await refresh_source(
+            claim,
+            index=index,
+            reader=documents,
+            embedder=embedder,
+            limits=SemanticIndexLimits(),
+            failpoints=stores.failpoints,
+        )
+
+    policy = _renewed("index", settings, settings.index_deadline_s)
+    bound = min(capacity, settings.index_capacity)
+    return _parts(settings, stores, policy, run_pass, capacity=bound, gate=gate)
+
+
+async def _warm(embedder: Embedder) -> None:
+    """Embed a word, so that a local model is loaded; what fails here fails again, typed, where it is needed."""
+    with suppress(TurnkeeperError):
+        await embedder.embed(["warm"])
+
+
+async def _own_profile(index: SemanticIndex, embedder: Embedder) -> None:
+    """Register this process's profile and owe every document that it lacks, batch by batch."""
+    profile = profile_of(embedder)
+    await index.register(profile)
+    after: MemoryKey | None = None
+    while True:
+        batch = await index.owe_missing(profile, after=after)
+        if (after := batch.next_after) is None:
+            return
+
+
+def _renewed(pool: Pool, settings: Settings, deadline_s: float) -> PoolPolicy:
+    return PoolPolicy(pool, settings.memory_lease_s, deadline_s, renew_s=settings.memory_lease_s / 3)
+
+
+def _parts(
+    settings: Settings,
+    stores: WorkerStores,
+    policy: PoolPolicy,
+    run_pass: Pass,
+    *,
+    capacity: int,
+    gate: ConsumerGate,
+) -> BackgroundParts:
+    server = JobServer(stores.jobs, stores.worker, policy, run_pass)
+    pump = Pump(
+        queue=policy.pool,
+        capacity=capacity,
+        claim=server.claim,
+        run=server.run,
+        name=lambda held: held.claim.job_id,
+        ring=lambda: stores.wakes.ring(policy.pool),
+        gate=gate,
+        unasked_s=settings.unasked_claim_s,
+    )
+    renewals = (server.keeper.renew_for_ever,) if policy.renew_s is not None else ()
+    return BackgroundParts(pump, server, renewals)
+
+
+def _remembering_store(settings: Settings, stores: WorkerStores) -> PostgresRememberingStore:
+    return PostgresRememberingStore(stores.database, intents_per_owner=settings.pending_intents_per_owner)
+
+
+def _structured_model(settings: Settings, stack: AsyncExitStack) -> OpenAIStructuredModel:
+    if not settings.openai_api_key.get_secret_value():
+        raise ConfigError("OPENAI_API_KEY is not set", field="OPENAI_API_KEY")
+    model = OpenAIStructuredModel(
+        base_url=settings.openai_base_url or DEFAULT_OPENAI_BASE_URL,
+        api_key=settings.openai_api_key,
+        timeout_s=settings.model_timeout_s,
+        retries=settings.model_retries,
+    )
+    stack.push_async_callback(model.aclose)
+    return model
