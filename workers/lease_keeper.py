@@ -75,7 +75,10 @@ class LeaseKeeper(Generic[K]):
         return len(self._kept)
 
     def keep(self, key: K, fence: Fence, sent_at: float, lose: Callable[[str], None]) -> None:
-        """Keep a lease that a claim sent at ``sent_at`` (loop time) got."""
+        """Keep a lease that a claim sent at ``sent_at`` (loop time) got; an older one of the same key is lost by it."""
+        older = self._kept.get(key)
+        if older is not None:
+            self.lose(key, older.fence, "lost")
         kept = self._kept[key] = _Kept(fence, lose)
         self._arm(key, kept, sent_at)
 

@@ -98,8 +98,8 @@ def _end_of_line(encoded: bytes, start: int, end: int) -> int:
     """Return the end of the first line that says something, with the blank ones before it and after it."""
     at = start
     while (at := encoded.find(b"\n", at, end) + 1) > 0:
-        following = encoded.find(b"\n", at, end)
-        rest = encoded[at : following if following >= 0 else end]
-        if encoded[start:at].strip() and rest.strip():
+        following = encoded.find(b"\n", at)
+        next_line = encoded[at : following if following >= 0 else len(encoded)]
+        if encoded[start:at].strip() and next_line.strip():
             return at
     return end

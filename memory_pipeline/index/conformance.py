@@ -388,6 +388,7 @@ async def no_mixture(subject: SemanticIndexSubject) -> None:
 
     writing = asyncio.create_task(rebuild())
     while not writing.done():
+        await asyncio.sleep(0)  # an index in memory waits for nothing by itself
         found = await reader.search(s.profile, s.namespace, AXIS, limit=16, max_scanned=16)
         [generation] = {hit.generation for hit in found.hits}
         same(

@@ -33,12 +33,14 @@ class SemanticQueryLimits:
     """Bounds of one query; scores are cosines, ``timeout_s`` is in seconds (SEM-13, 14, 24, 65).
 
     ``max_source_bytes`` bounds the distinct documents that are read again, ``max_output_bytes`` the passages given.
+    At 0.25 the local model, with chunks by lines, finds 12 of 16 questions' facts among 15 and nothing for 5 others; at
+    0.35 it finds 8.
     """
 
     max_query_bytes: int = 8_192
     max_candidates: int = 16
     max_scanned_chunks: int = 8_192
-    min_score: float = 0.35
+    min_score: float = 0.25
     timeout_s: float = 1.0
     max_source_bytes: int = 16 * MIB
     max_output_bytes: int = 16 * MIB

@@ -97,7 +97,7 @@ class _Composing:
         if isinstance(lookup, Found):
             for passage in lookup.passages:
                 outcome = self._consider(source, passage, outcome)
-            if source.essential and not (outcome.selected or outcome.deduplicated):
+            if source.essential and lookup.passages and not (outcome.selected or outcome.deduplicated):
                 raise RecallFailed("nothing of an essential source fits", source=source.id, reason="budget")
         self.outcomes.append(outcome)
 

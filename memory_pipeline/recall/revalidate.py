@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memory_pipeline.recall.values import Found, Lookup, NoMatch
-from memory_pipeline.store.documents import Document, MemoryKey, NamespaceAddress, Passage, encode
+from memory_pipeline.store.documents import Content, Document, MemoryKey, NamespaceAddress, Passage, encode
 from memory_pipeline.store.port import MemoryReader
 from shared.domain.errors import MemoryCorrupt, RecallFailed
 
@@ -34,16 +34,22 @@ async def revalidate(
     total = 0
     for candidate in candidates:
         document = current[candidate.source.id]
-        if document is None or document.withdrawn or scope not in document.scopes:
+        if document is None:
             continue
-        if document.key != MemoryKey(namespace=namespace, id=candidate.source.id):
-            raise MemoryCorrupt("the store answered another document than asked for")
+        _check_answer(document, MemoryKey(namespace=namespace, id=candidate.source.id))
+        if document.withdrawn or scope not in document.scopes:
+            continue
         passage = _replace(candidate, document, namespace)
         total += len(encode(passage).encode())
         if total > max_input_bytes:
             raise RecallFailed("revalidated passages are larger than the input bound", reason="budget")
         kept.append(passage)
     return Found(tuple(kept)) if kept else NoMatch()
+
+
+def _check_answer(document: Document, key: MemoryKey) -> None:
+    if document.key != key or document.source.id != key.id:
+        raise MemoryCorrupt("the store answered another document than asked for")
 
 
 def passage_of(document: Document, namespace: NamespaceAddress) -> Passage:
@@ -62,5 +68,27 @@ def _replace(candidate: Passage, document: Document, namespace: NamespaceAddress
         authority=namespace,
         source=document.source,
         passage_id=candidate.passage_id,
-        content=content.model_copy(update={"text": candidate.content.text}),
+        content=_excerpt(content, candidate.content.text),
     )
+
+
+def _excerpt(content: Content, text: str) -> Content:
+    """Return an excerpt with its own attributions: those of its lines, where each line has one; else all of them.
+
+    A document of many facts would otherwise show every witness beside each line, and no line of it would fit. Only whole
+    lines are told apart: the witness of a line that is cut would be lost, so such an excerpt keeps them all.
+    """
+    lines, wanted = content.text.split("\n"), text.strip("\n").split("\n")
+    if len(lines) != len(content.attributions):
+        return content.model_copy(update={"text": text})
+    size = len(wanted)
+    places = [at for at in range(len(lines) - size + 1) if lines[at : at + size] == wanted]
+    kept = sorted({n for at in places for n in range(at, at + size)})
+    if not kept:
+        return content.model_copy(update={"text": text})
+    metadata = {
+        key: [value[n] for n in kept] if isinstance(value, list) and len(value) == len(lines) else value
+        for key, value in content.metadata.items()
+    }
+    attributions = tuple(content.attributions[n] for n in kept)
+    return content.model_copy(update={"text": text, "attributions": attributions, "metadata": metadata})

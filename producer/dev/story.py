@@ -136,7 +136,7 @@ class Story:
     def _withdraw(self, ann: Caller) -> None:
         for document in ann.documents():
             ann.withdraw(document)
-            self._note("store", f"{document['id']} is withdrawn; its text is gone")
+            self._note("store", f"{document['id']} is withdrawn")
         said = self._converse(ann, ann.create_session(), QUESTION)
         recall = ann.recall(QUESTION)
         self.findings.withdrawn = not (

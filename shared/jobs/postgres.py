@@ -67,6 +67,7 @@ class PostgresJobQueue:
                 Fence(row["epoch"], row["token"]),
                 row["attempts"],
                 row["lost"],
+                row["waits"],
             )
             for row in rows
         ]

@@ -10,7 +10,7 @@ from shared.domain.ids import OwnerId, WorkerId
 from shared.leases.fence import Fence
 
 Pool = Literal["activity", "remember", "index"]
-How = Literal["done", "retry", "release", "park"]
+How = Literal["done", "retry", "wait", "release", "park"]
 Settled = Literal["idle", "ready", "parked", "lost"]
 
 ATTEMPTS_MAX = 5
@@ -18,7 +18,10 @@ ATTEMPTS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class JobClaim:
-    """An item that this process owns until its lease passes. ``attempts`` counts the failed tries before this one."""
+    """An item that this process owns until its lease passes.
+
+    ``attempts`` counts the failed tries before this one, ``waits`` how often in a row something outside was away.
+    """
 
     pool: Pool
     job_id: str
@@ -26,6 +29,7 @@ class JobClaim:
     fence: Fence
     attempts: int
     lost: bool
+    waits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,11 @@ class JobQueue(Protocol):
     async def settle(
         self, claim: JobClaim, how: How, *, due_in_s: float = 0.0, failure: str | None = None
     ) -> Settled:
-        """Let go of an item. ``lost`` when it was no longer ours; nothing changed then."""
+        """Let go of an item. ``lost`` when it was no longer ours; nothing changed then.
+
+        ``retry`` and a lost lease count a try, and ``ATTEMPTS_MAX`` of them park it; ``wait`` (something outside is away)
+        and ``release`` (a drain) never do.
+        """
         ...
 
     async def backlog(self, pool: Pool) -> JobBacklog:

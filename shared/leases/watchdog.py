@@ -14,3 +14,8 @@ def watchdog_deadline(sent_at: float, lease_s: float) -> float:
     ``sent_at`` is when its last *successful* claim or renewal was sent, not when the answer came.
     """
     return sent_at + lease_s - margin_s(lease_s)
+
+
+def lease_trusted_for(work_s: float) -> float:
+    """Return the length of a lease whose holder may trust it for at least ``work_s`` seconds without a renewal."""
+    return max(work_s / 0.9, work_s + 1.0)

@@ -1,4 +1,7 @@
-"""``compose.yaml`` fits the code: services and queues, commands and options, variables, graces, health checks (OPS-09)."""
+"""``compose.yaml`` fits the code: services and queues, commands and options, variables, graces, health checks.
+
+OPS-09 also wants an observability profile, which is not there yet: these tests do not prove that row.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,6 @@ from shared.settings import Settings, load_settings, variable_of
 from shared.wakes.names import QUEUES
 from tests.architecture.tree import HOUSES, ROOT
 from tests.support.compose_file import fill, own_services, read_compose, seconds, variables_in
-
-pytestmark = pytest.mark.behaviour("OPS-09")
 
 FILE: Final = read_compose()
 SERVICES: Final[dict[str, Any]] = FILE["services"]

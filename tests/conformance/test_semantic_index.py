@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
+from psycopg import AsyncConnection
 
 from memory_pipeline.index.conformance import SemanticIndexSubject, semantic_index_conformance
 from memory_pipeline.index.inproc import InprocSemanticIndex
@@ -63,6 +64,8 @@ class InprocSemanticIndexSubject:
 class PostgresSemanticIndexSubject(PostgresWorld):
     """One database; every handle has a pool of its own."""
 
+    _pool: Database | None = None
+
     async def open(self) -> SemanticIndex:
         return PostgresSemanticIndex(await self.database())
 
@@ -71,21 +74,20 @@ class PostgresSemanticIndexSubject(PostgresWorld):
 
     async def claim(self, job_id: str) -> JobClaim:
         """As a claim does, but of this very job, whoever holds it."""
-        token = uuid4()
-        await self._execute(
-            "UPDATE jobs SET status = 'running', again = false, epoch = epoch + 1, token = %s, lease_owner = 'kit',"
-            " expires_at = clock_timestamp() + interval '60 s' WHERE pool = 'index' AND id = %s",
-            [token, job_id],
-        )
-        database = await self.database()
-        async with database.connection("kit") as connection:
-            cursor = await connection.execute("SELECT owner, epoch FROM jobs WHERE id = %s", [job_id])
+        async with await AsyncConnection.connect(self._url) as connection:
+            cursor = await connection.execute(
+                "UPDATE jobs SET status = 'running', again = false, epoch = epoch + 1, token = gen_random_uuid(),"
+                " lease_owner = 'kit', expires_at = clock_timestamp() + interval '60 s'"
+                " WHERE pool = 'index' AND id = %s RETURNING owner, epoch, token",
+                [job_id],
+            )
             row = await cursor.fetchone()
         assert row is not None
-        return JobClaim("index", job_id, OwnerId(row["owner"]), Fence(row["epoch"], token), 0, False)
+        return JobClaim("index", job_id, OwnerId(row[0]), Fence(row[1], row[2]), 0, False)
 
     async def settle(self, claim: JobClaim) -> None:
-        await PostgresJobQueue(await self.database()).settle(claim, "done")
+        self._pool = self._pool or await self.database()
+        await PostgresJobQueue(self._pool).settle(claim, "done")
 
 
 CHECKS = semantic_index_conformance(InprocSemanticIndexSubject())

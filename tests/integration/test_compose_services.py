@@ -1,4 +1,4 @@
-"""Every service of ``compose.yaml`` that runs our image, by its own command, variables and health check (OPS-09).
+"""Every service of ``compose.yaml`` that runs our image, by its own command, variables and health check.
 
 Not in containers: real processes beside an embedded PostgreSQL and Valkey, at ports of this test's own.
 """
@@ -11,8 +11,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-
-import pytest
 
 from producer.dev.processes import Processes, Program
 from shared.database.embedded import EmbeddedServers
@@ -67,7 +65,6 @@ def wait_until_well(service: Service, child: Child) -> None:
     assert child.is_running, child.output_tail()
 
 
-@pytest.mark.behaviour("OPS-09")
 def test_every_service_becomes_healthy_by_its_own_check_and_ends_well_when_it_is_stopped(
     tmp_path: Path,
 ) -> None:

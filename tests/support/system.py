@@ -171,10 +171,14 @@ class System:
         self._model.get("/admin/wait", params=params).raise_for_status()
 
     def calls(self, session: str) -> int:
-        """Return how many model calls a session has made."""
-        return len(
-            self._model.get("/admin/calls", params={"session": session}).raise_for_status().json()["calls"]
-        )
+        """Return how many chat calls a session has made."""
+        return len([call for call in self.model_calls(session=session) if call["route"] == "chat"])
+
+    def model_calls(self, **params: str) -> list[dict[str, Any]]:
+        """Return the newest calls of the model, oldest first."""
+        answer = self._model.get("/admin/calls", params={"limit": "1000"} | params).raise_for_status()
+        calls: list[dict[str, Any]] = answer.json()["calls"]
+        return calls
 
     # --- the producer ----------------------------------------------------------------------------------------
 

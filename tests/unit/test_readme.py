@@ -80,7 +80,8 @@ def test_every_link_of_a_page_leads_to_a_file(path: str) -> None:
 
 def test_every_file_of_the_tour_exists() -> None:
     named = re.findall(
-        r"`((?:producer|workers|shared|tests)/[\w/.]+)`", section("One message through the files")
+        r"`((?:producer|workers|memory_pipeline|shared|tests)/[\w/.]+)`",
+        section("One message through the files"),
     )
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []

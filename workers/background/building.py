@@ -31,6 +31,7 @@ from shared.agents.memory import MemoryPolicy
 from shared.domain.errors import ConfigError, TurnkeeperError
 from shared.domain.ids import OwnerId
 from shared.jobs.queue import JobClaim, Pool
+from shared.leases.watchdog import lease_trusted_for
 from shared.models.embeddings import Embedder
 from shared.models.openai_structured import OpenAIStructuredModel
 from shared.settings import DEFAULT_OPENAI_BASE_URL, Settings
@@ -41,7 +42,8 @@ from workers.pump import Pump
 from workers.stores import WorkerStores
 from workers.turns.runner import Recall
 
-#: An activity pass is not renewed: its lease outlasts its deadline by more than a release may take (decision 27).
+#: An activity pass is not renewed: its lease is trusted for its deadline and what a release may take (decision 27); were
+#: it shorter, the watchdog would end each slow pass, and its item would wait for the lease instead of its backoff.
 ACTIVITY_LEASE_SLACK_S: Final = 1.0
 
 
@@ -102,7 +104,7 @@ async def build_activity(
         if result.applied:
             stores.wakes.ring(REMEMBER)
 
-    lease_s = settings.activity_deadline_s + ACTIVITY_LEASE_SLACK_S
+    lease_s = lease_trusted_for(settings.activity_deadline_s + ACTIVITY_LEASE_SLACK_S)
     return _parts(
         settings,
         stores,

@@ -126,7 +126,8 @@ class JobServer:
             _log.info("an item is no longer ours: %s", error, extra=self._about(claim))
             return None, None
         except (Unavailable, Exhausted) as error:
-            return "retry", self._note(claim, error)
+            # Something outside is away or full: it is waited for, however long, and never costs the item its tries.
+            return "wait", self._note(claim, error)
         except TimeoutError:
             return "retry", self._note(claim, TimeoutError(f"no end within {self._policy.deadline_s:g} s"))
         except Exception as error:  # an item's failure is its own: it is parked with its code (DST-13)
@@ -136,7 +137,7 @@ class JobServer:
         if how is None:
             self._count("lost")
             return
-        due_in_s = self._backoff(claim.attempts) if how == "retry" else 0.0
+        due_in_s = self._backoff(claim.attempts + claim.waits) if how in ("retry", "wait") else 0.0
         try:
             status = await self._queue.settle(claim, how, due_in_s=due_in_s, failure=failure)
         except Unavailable as error:
@@ -145,13 +146,15 @@ class JobServer:
             status = "lost"
         self._count(how if status != "lost" else "lost")
 
-    def _backoff(self, attempts: int) -> float:
+    def _backoff(self, tries: int) -> float:
         """Exponential, with full jitter above the first second (DST-13)."""
-        ceiling = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(attempts, 16))
+        ceiling = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(tries, 16))
         return self._rng.uniform(RETRY_FIRST_S, max(RETRY_FIRST_S, ceiling))
 
     def _note(self, claim: JobClaim, error: Exception) -> str:
-        code = "timeout" if isinstance(error, TimeoutError) else code_of(error)
+        code = "timeout" if isinstance(error, TimeoutError) else getattr(error, "code", Broken.code)
+        if isinstance(error, TurnkeeperError) and "reason" in error.fields:
+            code = f"{code}:{error.fields['reason']}"
         self.counts.failures[code] = self.counts.failures.get(code, 0) + 1
         known = isinstance(error, TurnkeeperError | TimeoutError)
         _log.log(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,6 +23,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponen
 from shared.agents import Agent, App
 from shared.domain.bounds import clean_text
 from shared.domain.errors import (
+    Broken,
     CorruptRecord,
     FenceLost,
     SessionBusy,
@@ -230,7 +232,17 @@ class TurnRunner:
             _log.warning(
                 "a turn runs without recall: %s", error.code, extra=_about(claim) | {"code": error.code}
             )
-            return ""
+        except Exception as error:  # a defect of memory costs a turn its memory, never its answer
+            # Not its text: that may hold what is remembered, or whose it is.
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            _log.error(
+                "a turn runs without recall: %s at %s:%s",
+                type(error).__name__,
+                where.filename,
+                where.lineno,
+                extra=_about(claim) | {"code": Broken.code},
+            )
+        return ""
 
     async def _failure(
         self, claim: Claim, writer: TurnWriter, loop: StepLoop | None, error: Exception

@@ -9,6 +9,7 @@ CREATE TABLE jobs (
   due_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
   again            bool NOT NULL DEFAULT false,
   attempts         int NOT NULL DEFAULT 0,
+  waits            int NOT NULL DEFAULT 0,
   last_failure     text,
   lease_owner      text,
   epoch            bigint NOT NULL DEFAULT 0,
@@ -40,7 +41,7 @@ $$;
 -- Hands out items: lost ones first, then due ones, an even share an owner, in rotation from the caller's cursor.
 CREATE FUNCTION job_claim_v1(p_pool text, p_worker text, p_places int, p_lease_s real, p_cursor text, p_hints text[],
                              p_attempts_max int)
-RETURNS TABLE (job_id text, owner text, epoch bigint, token uuid, attempts int, lost bool)
+RETURNS TABLE (job_id text, owner text, epoch bigint, token uuid, attempts int, waits int, lost bool)
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 #variable_conflict use_column
 DECLARE
@@ -103,7 +104,7 @@ BEGIN
       EXIT WHEN v_left <= 0;
     END LOOP;
   END IF;
-  RETURN QUERY SELECT j.id, j.owner, j.epoch, j.token, j.attempts, j.id = ANY (coalesce(v_lost, '{}'))
+  RETURN QUERY SELECT j.id, j.owner, j.epoch, j.token, j.attempts, j.waits, j.id = ANY (coalesce(v_lost, '{}'))
     FROM unnest(v_ids) WITH ORDINALITY AS picked (id, n) JOIN jobs j ON j.pool = p_pool AND j.id = picked.id
     ORDER BY picked.n;
 END $$;
@@ -143,8 +144,8 @@ BEGIN
     FROM unnest(p_ids, p_tokens) AS mine (id, token);
 END $$;
 
--- Lets go of an item: done (idle, or ready at once when more came meanwhile), retry (due later, a try counted), release
--- (uncounted, a drain) or park.
+-- Lets go of an item: done (idle, or ready at once when more came meanwhile), retry (due later, a try counted), wait (due
+-- later because something outside is away: never parks), release (uncounted, a drain) or park.
 CREATE FUNCTION job_settle_v1(p_pool text, p_id text, p_epoch bigint, p_token uuid, p_how text, p_due_in_s real,
                               p_failure text, p_attempts_max int) RETURNS text
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
@@ -156,7 +157,8 @@ BEGIN
                    WHEN p_how = 'park' OR (p_how = 'retry' AND v_job.attempts + 1 >= p_attempts_max) THEN 'parked'
                    ELSE 'ready' END;
   UPDATE jobs SET status = v_status, again = false, last_failure = coalesce(p_failure, last_failure),
-      attempts = CASE WHEN p_how = 'done' THEN 0 WHEN p_how = 'release' THEN attempts ELSE attempts + 1 END,
+      attempts = CASE WHEN p_how = 'done' THEN 0 WHEN p_how IN ('release', 'wait') THEN attempts ELSE attempts + 1 END,
+      waits = CASE WHEN p_how = 'wait' THEN waits + 1 WHEN p_how = 'release' THEN waits ELSE 0 END,
       due_at = clock_timestamp() + make_interval(secs => CASE WHEN v_status = 'ready' THEN p_due_in_s ELSE 0 END),
       settled_at = clock_timestamp(), lease_owner = NULL, token = NULL, expires_at = NULL
     WHERE pool = p_pool AND id = p_id;
