@@ -47,6 +47,20 @@ async def revalidate(
     return Found(tuple(kept)) if kept else NoMatch()
 
 
+def lines_of(passage: Passage) -> list[Passage]:
+    """Return each line of a passage that says something as a passage of its own, with that line's attributions."""
+    return [
+        passage.model_copy(
+            update={
+                "passage_id": f"{passage.passage_id}:line:{n}",
+                "content": _excerpt(passage.content, line),
+            }
+        )
+        for n, line in enumerate(passage.content.text.split("\n"), start=1)
+        if line.strip()
+    ]
+
+
 def _check_answer(document: Document, key: MemoryKey) -> None:
     if document.key != key or document.source.id != key.id:
         raise MemoryCorrupt("the store answered another document than asked for")

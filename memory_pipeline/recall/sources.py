@@ -8,11 +8,21 @@ from dataclasses import dataclass
 from typing import Final
 
 from memory_pipeline.namespaces.owners import owner_namespace
-from memory_pipeline.recall.revalidate import passage_of, revalidate
-from memory_pipeline.recall.values import Found, Lookup, NoMatch, RecallLimits, RecallSource, Unavailable
+from memory_pipeline.recall.render import render
+from memory_pipeline.recall.revalidate import lines_of, passage_of, revalidate
+from memory_pipeline.recall.values import (
+    PASSAGES_PER_LOOKUP_MAX,
+    Found,
+    Lookup,
+    NoMatch,
+    RecallLimits,
+    RecallSource,
+    Unavailable,
+)
 from memory_pipeline.remembering.target import current_profile_key
 from memory_pipeline.store.documents import NamespaceAddress, Passage
 from memory_pipeline.store.port import MemoryReader, MemorySearch
+from memory_pipeline.store.words import query_words, words_of
 from shared.agents.memory import MemoryPolicy
 from shared.domain.errors import Unavailable as TemporarilyUnavailable
 from shared.domain.ids import OwnerId
@@ -62,7 +72,10 @@ def sources_of(memory: OwnerMemory, owner: OwnerId, query: str) -> list[RecallSo
 
     async def keyword() -> Lookup:
         candidates = await memory.search.search(namespace, scope, query, limit=CANDIDATES)
-        return await revalidate(candidates, memory.reader, namespace, scope) if candidates else NoMatch()
+        if not candidates:
+            return NoMatch()
+        found = await revalidate(candidates, memory.reader, namespace, scope)
+        return _fitting(found, query, limits_of(memory.policy))
 
     async def semantic() -> Lookup:
         if memory.by_meaning is None:
@@ -72,6 +85,24 @@ def sources_of(memory: OwnerMemory, owner: OwnerId, query: str) -> list[RecallSo
 
     reads = {"direct": direct, "keyword": keyword, "semantic": semantic}
     return [RecallSource(name, False, _tolerant(name, read)) for name, read in reads.items()]
+
+
+def _fitting(lookup: Lookup, query: str, limits: RecallLimits) -> Lookup:
+    """Offer a passage that is too large to be shown by those of its lines that hold a word of the query, best first.
+
+    Attributions make a text several times as large as it is, so that a document of a dozen facts may not fit whole.
+    """
+    if not isinstance(lookup, Found):
+        return lookup
+    words, room = set(query_words(query)), min(limits.max_bytes, limits.max_tokens)
+    passages: list[Passage] = []
+    for passage in lookup.passages:
+        if len(render([("", passage)]).encode()) <= room:
+            passages.append(passage)
+            continue
+        held = [(len(words.intersection(words_of(p.content.text))), p) for p in lines_of(passage)]
+        passages.extend(line for count, line in sorted(held, key=lambda pair: -pair[0]) if count)
+    return Found(tuple(passages[:PASSAGES_PER_LOOKUP_MAX]))
 
 
 def _tolerant(name: str, read: Callable[[], Awaitable[Lookup]]) -> Callable[[], Awaitable[Lookup]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from uuid import UUID
 
 import pytest
@@ -10,7 +10,7 @@ from psycopg import AsyncConnection
 
 from memory_pipeline.index.conformance import SemanticIndexSubject, semantic_index_conformance
 from memory_pipeline.index.inproc import InprocSemanticIndex
-from memory_pipeline.index.port import IndexedSource, SemanticIndex
+from memory_pipeline.index.port import EmbeddedChunk, IndexedSource, SearchResult, SemanticIndex
 from memory_pipeline.index.postgres import PostgresSemanticIndex
 from memory_pipeline.index.profile import SemanticProfile
 from memory_pipeline.store.documents import (
@@ -25,7 +25,7 @@ from memory_pipeline.store.documents import (
 from memory_pipeline.store.inproc import InprocMemoryStore
 from memory_pipeline.store.port import MemoryWriter
 from memory_pipeline.store.postgres import PostgresMemoryStore
-from shared.conformance.check import outcomes
+from shared.conformance.check import ConformanceFailure, outcomes
 from shared.database.pool import Database
 from shared.domain.errors import IndexUnavailable
 from shared.domain.ids import OwnerId
@@ -39,9 +39,9 @@ from tests.conformance.subjects import PostgresWorld
 class InprocSemanticIndexSubject:
     """One index and one store in memory; every handle is that one."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[InprocSemanticIndex] = InprocSemanticIndex) -> None:
         self.store = InprocMemoryStore()
-        self.index = InprocSemanticIndex(
+        self.index = kind(
             documents=lambda: [
                 (decode_document(stored.versions[-1]), stored.owner)
                 for stored in self.store.documents.values()
@@ -176,3 +176,60 @@ def _every_operation(index: SemanticIndex, key: MemoryKey) -> list[Awaitable[obj
         index.search(profile, key.namespace, (1.0, 0.0, 0.0), limit=1, max_scanned=1),
         index.progress(),
     ]
+
+
+class Fenceless(InprocSemanticIndex):
+    """Takes any claim of the job."""
+
+    async def replace(
+        self,
+        claim: JobClaim,
+        profile: SemanticProfile,
+        source: IndexedSource,
+        chunks: Sequence[EmbeddedChunk],
+    ) -> None:
+        await super().replace(self.claim(claim.job_id), profile, source, chunks)
+
+
+class Prefixed(InprocSemanticIndex):
+    """Ranks what it may scan, and says nothing of the rest."""
+
+    async def search(
+        self,
+        profile: SemanticProfile,
+        namespace: NamespaceAddress,
+        vector: Sequence[float],
+        *,
+        limit: int,
+        max_scanned: int,
+    ) -> SearchResult:
+        return await super().search(profile, namespace, vector, limit=limit, max_scanned=10_000)
+
+
+class Resurrecting(InprocSemanticIndex):
+    """Takes a withdrawal for a source that is missing."""
+
+    async def withdraw(self, claim: JobClaim, profile: SemanticProfile, source: IndexedSource) -> None:
+        await self.clear(claim, profile, source.key)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (Fenceless, "a claim that is no longer held, or is of another job, changes nothing"),
+        (
+            Prefixed,
+            "a namespace of more chunks than may be scanned is refused; nothing of it is ranked",
+        ),
+        (
+            Resurrecting,
+            "a withdrawal is final: later replacements are refused, also of later generations",
+        ),
+    ],
+)
+async def test_a_broken_index_fails_the_check_of_its_fault_by_name(
+    broken: type[InprocSemanticIndex], check: str
+) -> None:
+    with pytest.raises(ConformanceFailure) as failure:
+        await run_check(semantic_index_conformance(InprocSemanticIndexSubject(broken)), check)
+    assert str(failure.value).startswith(check)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from shared.domain.errors import Exhausted, FenceLost, TurnkeeperError, Unavailable, code_of
+from shared.domain.errors import Broken, Exhausted, FenceLost, TurnkeeperError, Unavailable
 from shared.domain.ids import WorkerId
 from shared.jobs.queue import How, JobClaim, JobQueue, Pool
 from workers.lease_keeper import LeaseKeeper
@@ -152,8 +152,10 @@ class JobServer:
         return self._rng.uniform(RETRY_FIRST_S, max(RETRY_FIRST_S, ceiling))
 
     def _note(self, claim: JobClaim, error: Exception) -> str:
-        code = "timeout" if isinstance(error, TimeoutError) else getattr(error, "code", Broken.code)
-        if isinstance(error, TurnkeeperError) and "reason" in error.fields:
+        code = error.code if isinstance(error, TurnkeeperError) else Broken.code
+        if isinstance(error, TimeoutError):
+            code = "timeout"
+        elif isinstance(error, TurnkeeperError) and "reason" in error.fields:
             code = f"{code}:{error.fields['reason']}"
         self.counts.failures[code] = self.counts.failures.get(code, 0) + 1
         known = isinstance(error, TurnkeeperError | TimeoutError)
