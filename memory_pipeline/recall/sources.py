@@ -101,7 +101,8 @@ def _fitting(lookup: Lookup, query: str, limits: RecallLimits) -> Lookup:
             passages.append(passage)
             continue
         held = [(len(words.intersection(words_of(p.content.text))), p) for p in lines_of(passage)]
-        passages.extend(line for count, line in sorted(held, key=lambda pair: -pair[0]) if count)
+        best = [line for count, line in sorted(held, key=lambda pair: -pair[0]) if count]
+        passages.extend(best or [passage])
     return Found(tuple(passages[:PASSAGES_PER_LOOKUP_MAX]))
 
 

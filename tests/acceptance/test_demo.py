@@ -17,7 +17,7 @@ BOUND_S = 120.0
 FIGURES = {"commit_to_recall_ms", "admission_ms", "first_delta_ms"}
 
 
-@pytest.mark.behaviour("OPS-02", "ACT-01", "RCL-01")
+@pytest.mark.behaviour("OPS-02")
 def test_the_demo_recalls_isolates_withdraws_and_leaves_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "producer.cli", "demo", "--json"],
