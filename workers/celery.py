@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from celery import Celery
+from celery import Celery, signals
 
 from shared.settings import Settings, load_settings
+from shared.telemetry.logs import configure_logs
 from shared.wakes.broker import declared_queues, is_amqp
 from shared.wakes.names import TURNS
 from workers.jobs import register_jobs
@@ -91,3 +92,9 @@ def _configuration(settings: Settings, url: str) -> dict[str, Any]:
 
 
 app: Final = make_app(load_settings())
+
+
+@signals.setup_logging.connect  # type: ignore[untyped-decorator]  # Celery publishes no types
+def _use_our_logs(**_options: Any) -> None:
+    """Log in the form and at the level of the settings; with a receiver here Celery sets up none of its own (OPS-10)."""
+    configure_logs(app.settings.log_format, app.settings.log_level)

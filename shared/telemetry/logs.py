@@ -35,7 +35,15 @@ WITHHELD_FIELDS: Final = frozenset(
 WITHHELD: Final = "[withheld]"
 
 #: Loggers that say at "info" what ours say better, or a line a request.
-QUIET_LOGGERS: Final = ("uvicorn.access", "httpx2", "httpcore2", "asyncio", "alembic")
+QUIET_LOGGERS: Final = (
+    "uvicorn.access",
+    "httpx2",
+    "httpcore2",
+    "asyncio",
+    "alembic",
+    "celery.worker.strategy",
+    "celery.app.trace",
+)
 
 
 def configure_logs(log_format: LogFormat, level: str, *, stream: TextIO | None = None) -> None:

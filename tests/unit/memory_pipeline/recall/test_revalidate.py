@@ -101,9 +101,7 @@ class Answers:
 def whole(document: Document) -> Passage:
     """The passage that an active document is."""
     assert document.content is not None
-    return Passage(
-        authority=SPACE, source=document.source, passage_id="document", content=document.content
-    )
+    return Passage(authority=SPACE, source=document.source, passage_id="document", content=document.content)
 
 
 @pytest.mark.behaviour("MEM-18", "MEM-40", "MEM-41", "MEM-T07")
@@ -119,7 +117,9 @@ async def test_missing_withdrawn_and_revoked_sources_are_dropped_though_they_wer
 
 @pytest.mark.behaviour("MEM-07")
 @pytest.mark.parametrize("scopes", [(), ("public",), ("PRIVATE",), ("privat",)])
-async def test_a_document_is_shown_to_the_scopes_that_it_lists_and_to_no_other(scopes: tuple[str, ...]) -> None:
+async def test_a_document_is_shown_to_the_scopes_that_it_lists_and_to_no_other(
+    scopes: tuple[str, ...],
+) -> None:
     place = Place()
     document = await place.put("text", scopes=scopes)
     assert await place.passages(whole(document)) == ()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from memory_pipeline.index.chunks import chunks_of
 from memory_pipeline.index.embedding import profile_of, search_by_meaning
 from memory_pipeline.index.inproc import InprocSemanticIndex
 from memory_pipeline.namespaces.owners import owner_namespace
@@ -15,7 +16,15 @@ from memory_pipeline.recall.compose import recall
 from memory_pipeline.recall.sources import CANDIDATES, OwnerMemory, SearchByMeaning, limits_of, sources_of
 from memory_pipeline.recall.values import Recalled
 from memory_pipeline.remembering.target import PROFILES_MAX, profile_key
-from memory_pipeline.store.documents import Content, Document, MemoryKey, NamespaceAddress, Passage, Put, Withdraw
+from memory_pipeline.store.documents import (
+    Content,
+    Document,
+    MemoryKey,
+    NamespaceAddress,
+    Passage,
+    Put,
+    Withdraw,
+)
 from memory_pipeline.store.inproc import InprocMemoryStore
 from shared.agents.memory import MemoryPolicy
 from shared.domain.errors import (
@@ -29,7 +38,7 @@ from shared.domain.errors import (
 )
 from shared.domain.ids import OwnerId
 from shared.models.scripted import ScriptedEmbedder
-from tests.unit.memory_pipeline.recall.passages import attribution, content, passage
+from tests.unit.memory_pipeline.recall.passages import attribution, content
 
 ANN, BOB = OwnerId("tenant-7/ann"), OwnerId("tenant-8/bob")
 POLICY = MemoryPolicy()
@@ -194,7 +203,9 @@ async def test_after_a_withdrawal_the_next_profile_is_the_one_that_is_recalled()
 async def test_an_excerpt_found_by_meaning_is_shown_with_the_stores_attribution() -> None:
     place = Place()
     await place.put("Ann lives in Rome.")
-    note = await place.put(content("Tea on Monday.\nRum on Friday.", attribution("ann"), attribution("bob")), name="note")
+    note = await place.put(
+        content("Tea on Monday.\nRum on Friday.", attribution("ann"), attribution("bob")), name="note"
+    )
     placeholder = Passage(
         source=note.source,
         passage_id="chunk:1",
@@ -221,7 +232,9 @@ async def test_a_part_that_is_away_is_an_outcome_with_its_code_and_the_others_ar
     with caplog.at_level(logging.DEBUG):
         recalled = await place.recall(by_meaning=failing(error))
     assert texts(recalled) == ["Ann likes tea."]
-    assert [(o.status, o.reason) for o in recalled.outcomes if o.id == "semantic"] == [("unavailable", error.code)]
+    assert [(o.status, o.reason) for o in recalled.outcomes if o.id == "semantic"] == [
+        ("unavailable", error.code)
+    ]
     [record] = [r for r in caplog.records if r.name.startswith("memory_pipeline")]
     assert (record.levelname, record.__dict__["code"]) == ("WARNING", error.code)
     for private in ("tenant-7", "Ann likes", "tea"):
@@ -238,23 +251,15 @@ async def test_defects_and_refusals_pass_through_the_sources(error: Exception) -
 
 
 async def test_a_direct_read_that_cannot_be_made_leaves_the_other_sources() -> None:
-    class Away(InprocMemoryStore):
-        async def read(self, key: MemoryKey) -> Document | None:
-            if key == profile_key(space_of(ANN), 1):
+    class AwayForProfiles(InprocMemoryStore):
+        async def read_many(self, keys: Sequence[MemoryKey]) -> Sequence[Document | None]:
+            if profile_key(space_of(ANN), 1) in keys:
                 raise StoreUnavailable("away")
-            return await super().read(key)
+            return await super().read_many(keys)
 
     place = Place()
+    place.store = AwayForProfiles()
     await place.put("Tea on Monday.", name="note")
-    away = Away()
-    away.documents = place.store.documents
-
-    class AwayForDirect(Away):
-        async def read_many(self, keys: Sequence[MemoryKey]) -> Sequence[Document | None]:
-            return [self.documents.get((k.namespace, k.id)) and await Away.read(self, k) for k in keys]
-
-    place.store = AwayForDirect()
-    place.store.documents = away.documents
     recalled = await place.recall("tea")
     assert counts(recalled)["direct"] == ("unavailable", 0, 0)
     assert texts(recalled) == ["Tea on Monday."]
@@ -317,13 +322,8 @@ async def test_lines_that_hold_more_words_of_the_query_come_first_and_the_bounds
 
 @pytest.mark.behaviour("RCL-14")
 async def test_an_embedder_that_cannot_be_used_is_an_index_that_is_away() -> None:
-    embedder = ScriptedEmbedder()
-
-    class Misconfigured(InprocSemanticIndex):
-        async def search(self, *args: object, **given: object) -> object:  # type: ignore[override]  # it only raises
-            raise ConfigError("no such model", field="model")
-
-    search = search_by_meaning(Misconfigured(), embedder, timeout_s=1.0)
+    refusals = [ConfigError("no such model", field="model") for _ in range(2)]
+    search = search_by_meaning(InprocSemanticIndex(), ScriptedEmbedder(failures=refusals), timeout_s=1.0)
     with pytest.raises(IndexUnavailable) as raised:
         await search(space_of(ANN), "tea")
     assert raised.value.fields["reason"] == ConfigError.code
@@ -333,6 +333,8 @@ async def test_an_embedder_that_cannot_be_used_is_an_index_that_is_away() -> Non
     assert (texts(recalled), counts(recalled)["semantic"]) == (["Ann likes tea."], ("unavailable", 0, 0))
 
 
+@pytest.mark.behaviour("SEM-27")
 def test_documents_are_indexed_one_fact_a_line() -> None:
-    assert profile_of(ScriptedEmbedder()).chunker == "lines@1"
-    assert passage().passage_id == "document"
+    profile = profile_of(ScriptedEmbedder())
+    chunks = chunks_of("Ann likes tea.\nBob likes rum.", profile, max_source_bytes=1_024, max_chunks=8)
+    assert [c.text for c in chunks] == ["Ann likes tea.\n", "Bob likes rum."]
