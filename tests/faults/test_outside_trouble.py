@@ -27,16 +27,22 @@ def is_over(system: System, receipt: dict[str, Any], worker: Child) -> bool:
     return not worker.is_running or has_ended(system, receipt)
 
 
+class OwnSystem(System):
+    """A system whose servers may be stopped, flushed and restarted."""
+
+    servers: EmbeddedServers
+
+
 @pytest.fixture
-def system(own_servers: EmbeddedServers, tmp_path: Path) -> Iterator[System]:
-    with System(own_servers, tmp_path / "run") as system:
+def system(own_servers: EmbeddedServers, tmp_path: Path) -> Iterator[OwnSystem]:
+    with OwnSystem(own_servers, tmp_path / "run") as system:
         system.start_producer()
         system.start_worker("upkeep")
         yield system
 
 
 @pytest.mark.behaviour("DST-09", "DST-06", "API-06")
-def test_a_worker_paused_past_its_lease_stores_nothing_once_another_has_gone_on(system: System) -> None:
+def test_a_worker_paused_past_its_lease_stores_nothing_once_another_has_gone_on(system: OwnSystem) -> None:
     session = system.create_session()
     paused = system.start_worker()
     system.hold_model(after_tokens=3)
@@ -67,7 +73,7 @@ def test_a_worker_paused_past_its_lease_stores_nothing_once_another_has_gone_on(
 
 
 @pytest.mark.behaviour("DST-08")
-def test_a_tool_that_outlasts_the_lease_runs_once_while_its_lease_is_renewed(system: System) -> None:
+def test_a_tool_that_outlasts_the_lease_runs_once_while_its_lease_is_renewed(system: OwnSystem) -> None:
     """A01: three lease lengths in a blocking tool."""
     session = system.create_session()
     system.start_worker()
@@ -85,7 +91,7 @@ def test_a_tool_that_outlasts_the_lease_runs_once_while_its_lease_is_renewed(sys
 
 
 @pytest.mark.behaviour("DST-04", "DST-12")
-def test_fifty_queued_turns_survive_a_flush_of_the_broker(system: System) -> None:
+def test_fifty_queued_turns_survive_a_flush_of_the_broker(system: OwnSystem) -> None:
     """B05 with 50 turns."""
     sessions = [system.create_session() for _ in range(10)]
     receipts = [system.admit(sessions[n % 10], f"message {n}") for n in range(50)]
@@ -100,7 +106,7 @@ def test_fifty_queued_turns_survive_a_flush_of_the_broker(system: System) -> Non
 
 
 @pytest.mark.behaviour("DST-05")
-def test_a_dead_broker_stops_no_admission_and_its_turns_run_once_it_is_back(system: System) -> None:
+def test_a_dead_broker_stops_no_admission_and_its_turns_run_once_it_is_back(system: OwnSystem) -> None:
     """G06: 202 without a broker."""
     system.start_worker()
     session = system.create_session()
@@ -116,7 +122,7 @@ def test_a_dead_broker_stops_no_admission_and_its_turns_run_once_it_is_back(syst
 
 
 @pytest.mark.behaviour("DST-25")
-def test_a_database_restart_under_load_loses_and_doubles_nothing(system: System) -> None:
+def test_a_database_restart_under_load_loses_and_doubles_nothing(system: OwnSystem) -> None:
     system.start_worker()
     sessions = [system.create_session() for _ in range(4)]
     acknowledged: list[str] = []
@@ -153,7 +159,9 @@ def test_a_database_restart_under_load_loses_and_doubles_nothing(system: System)
 
 
 @pytest.mark.behaviour("DST-18", "SHD-42")
-def test_a_drained_worker_hands_its_long_turn_back_uncounted_and_another_finishes_it(system: System) -> None:
+def test_a_drained_worker_hands_its_long_turn_back_uncounted_and_another_finishes_it(
+    system: OwnSystem,
+) -> None:
     """C01: SIGTERM of a worker whose turn is longer than the drain."""
     session = system.create_session()
     leaving = system.start_worker(TURNKEEPER_DRAIN_S="1")
@@ -173,7 +181,7 @@ def test_a_drained_worker_hands_its_long_turn_back_uncounted_and_another_finishe
 
 
 @pytest.mark.behaviour("SES-125", "SES-126", "DST-08")
-def test_a_cancel_is_durable_at_once_and_no_step_or_tool_starts_after_it(system: System) -> None:
+def test_a_cancel_is_durable_at_once_and_no_step_or_tool_starts_after_it(system: OwnSystem) -> None:
     """C04: cancel, then watch the tools."""
     session = system.create_session()
     system.start_worker()
@@ -197,7 +205,7 @@ def test_a_cancel_is_durable_at_once_and_no_step_or_tool_starts_after_it(system:
 
 
 @pytest.mark.behaviour("DST-07")
-def test_a_turn_cancelled_while_all_workers_are_down_never_runs(system: System) -> None:
+def test_a_turn_cancelled_while_all_workers_are_down_never_runs(system: OwnSystem) -> None:
     """C06."""
     session = system.create_session()
     receipt = system.admit(session, "Do not do this.")
@@ -236,7 +244,7 @@ def test_a_turn_that_kills_every_worker_ends_interrupted_and_its_session_is_free
 
 
 @pytest.mark.behaviour("DST-04", "DST-07")
-def test_wakes_replayed_while_a_turn_runs_and_after_it_ended_change_nothing(system: System) -> None:
+def test_wakes_replayed_while_a_turn_runs_and_after_it_ended_change_nothing(system: OwnSystem) -> None:
     """B01, B02: the same wake fifty times, to two workers."""
     session = system.create_session()
     system.start_worker()

@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import httpx2
 import psycopg
 from psycopg.rows import dict_row
 
 from producer.dev.processes import Processes, Program
-from shared.database.embedded import EmbeddedServers
 from shared.database.embedded.child import Child
 from shared.database.embedded.ports import find_free_port
 from shared.domain.canonical import chain_tail, first_tail, record_digest
@@ -51,11 +50,21 @@ def eventually(look: Callable[[], Any], what: str, *, within_s: float = WAIT_S) 
         time.sleep(0.02)  # a poll's pause, not a wait to be sure
 
 
+class Servers(Protocol):
+    """Where a system's database and Redis are."""
+
+    @property
+    def database_url(self) -> str: ...
+
+    @property
+    def redis_url(self) -> str: ...
+
+
 @dataclass
 class System:
     """Real processes over a pair of servers. Leaving it stops everything it started."""
 
-    servers: EmbeddedServers
+    servers: Servers
     home: Path
     env: Mapping[str, str] = field(default_factory=dict)
 
