@@ -6,6 +6,7 @@ A kit is a plain function: it takes a subject (how to open handles, get fresh na
 
 from shared.conformance.check import ConformanceCheck, ConformanceFailure
 from shared.conformance.clock import HandClock
+from shared.conformance.job_queue import JobQueueSubject, job_queue_conformance
 from shared.conformance.leases import LeasesSubject, leases_conformance
 from shared.conformance.session_log import SessionLogSubject, session_log_conformance
 from shared.conformance.session_log_recovery import (
@@ -19,10 +20,12 @@ __all__ = [
     "ConformanceCheck",
     "ConformanceFailure",
     "HandClock",
+    "JobQueueSubject",
     "LeasesSubject",
     "SessionLogRecoverySubject",
     "SessionLogSubject",
     "TurnQueueSubject",
+    "job_queue_conformance",
     "leases_conformance",
     "session_log_conformance",
     "session_log_recovery_conformance",

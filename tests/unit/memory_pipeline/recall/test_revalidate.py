@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -262,13 +263,13 @@ async def test_another_document_than_was_asked_for_is_corrupt_and_never_shown(ot
     document = await place.put("text")
     if state == "withdrawn":
         document = document.model_copy(update={"content": None, "reason": "wrong"})
-    wrong = {
+    wrongs: dict[str, dict[str, Any]] = {
         "namespace": {"key": MemoryKey(namespace=owner_namespace(MemoryPolicy(), BOB).address, id="profile")},
         "id": {"key": MemoryKey(namespace=SPACE, id="other")},
         "source": {"source": document.source.model_copy(update={"id": "other"})},
-    }[other]
+    }
     with pytest.raises(MemoryCorrupt):
-        await revalidate([passage()], Answers(document.model_copy(update=wrong)), SPACE, SCOPE)
+        await revalidate([passage()], Answers(document.model_copy(update=wrongs[other])), SPACE, SCOPE)
 
 
 # --- excerpts of documents with one witness a line -----------------------------------------------------------------

@@ -333,7 +333,6 @@ async def test_an_embedder_that_cannot_be_used_is_an_index_that_is_away() -> Non
     assert (texts(recalled), counts(recalled)["semantic"]) == (["Ann likes tea."], ("unavailable", 0, 0))
 
 
-@pytest.mark.behaviour("SEM-27")
 def test_documents_are_indexed_one_fact_a_line() -> None:
     profile = profile_of(ScriptedEmbedder())
     chunks = chunks_of("Ann likes tea.\nBob likes rum.", profile, max_source_bytes=1_024, max_chunks=8)
