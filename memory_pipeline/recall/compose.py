@@ -21,7 +21,7 @@ from memory_pipeline.recall.values import (
     one_token_a_byte,
     outcome_of,
 )
-from memory_pipeline.store.documents import Passage, encode
+from memory_pipeline.store.documents import WHOLE, Passage, encode
 from shared.domain.errors import ConfigError, RecallFailed
 
 _TIMEOUT: Final = Unavailable("timeout")
@@ -118,7 +118,9 @@ class _Composing:
             identity = (*identity, encoded)
         if self.seen.setdefault(identity, encoded) != encoded:
             raise RecallFailed("one passage has two contents", source=source.id, reason="conflict")
-        if identity in self.chosen:
+        whole = (authority, passage.source.id, passage.source.revision, WHOLE)
+        if identity in self.chosen or (passage.source.revision is not None and whole in self.chosen):
+            # An excerpt says nothing new beside its whole document at the same revision.
             return replace(outcome, deduplicated=outcome.deduplicated + 1)
         candidate = [*self.selected, (authority, passage)]
         if not self._fits(candidate):

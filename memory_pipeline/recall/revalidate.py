@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memory_pipeline.recall.values import Found, Lookup, NoMatch
-from memory_pipeline.store.documents import Content, Document, MemoryKey, NamespaceAddress, Passage, encode
+from memory_pipeline.store.documents import (
+    WHOLE,
+    Content,
+    Document,
+    MemoryKey,
+    NamespaceAddress,
+    Passage,
+    encode,
+)
 from memory_pipeline.store.port import MemoryReader
 from shared.domain.errors import MemoryCorrupt, RecallFailed
 
 INPUT_MAX_BYTES = 16_777_216
-WHOLE = "document"
 
 
 async def revalidate(

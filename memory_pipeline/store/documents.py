@@ -15,6 +15,8 @@ NamespaceAddress = NewType("NamespaceAddress", str)
 STORED_MAX_BYTES = 16_777_216
 METADATA_MAX_KEYS = 64
 METADATA_MAX_BYTES = 8_192
+#: The passage id of a document shown whole.
+WHOLE = "document"
 METADATA_KEY_MAX_CHARS = 128
 
 Identity = Annotated[str, StringConstraints(min_length=1, max_length=1_024)]
@@ -26,7 +28,7 @@ Scopes = Annotated[tuple[Identity, ...], Field(max_length=128)]
 class Value(BaseModel):
     """Base of memory values: frozen, exact, without coercion beyond what JSON needs."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class MemoryKey(Value):

@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from memory_pipeline.store.documents import Content, Document, Passage
+from memory_pipeline.store.documents import WHOLE, Content, Document, Passage
 
 QUERY_MAX_CHARS: Final = 8_192
 QUERY_MAX_WORDS: Final = 64
 WHOLE_MAX_CHARS: Final = 2_048
-WHOLE_PASSAGE: Final = "document"
 
 #: What says nothing about the fact that is asked for. Short and English on purpose: a word too many in a query costs
 #: rank only, one too few loses the fact.
@@ -45,7 +44,7 @@ def passages_of(document: Document, words: frozenset[str]) -> list[Passage]:
     if content is None:
         return []
     if len(content.text) <= WHOLE_MAX_CHARS:
-        return [_passage(document, content, WHOLE_PASSAGE)]
+        return [_passage(document, content, WHOLE)]
     found = [
         (
             len(held),
@@ -54,7 +53,7 @@ def passages_of(document: Document, words: frozenset[str]) -> list[Passage]:
         for first, last, text, held in _runs(content.text, words)
     ]
     ranked = [passage for _, passage in sorted(found, key=lambda pair: -pair[0])]
-    return ranked or [_passage(document, content, WHOLE_PASSAGE)]
+    return ranked or [_passage(document, content, WHOLE)]
 
 
 def _runs(text: str, words: frozenset[str]) -> Iterator[tuple[int, int, str, set[str]]]:

@@ -22,6 +22,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "demo": "Show it: a fact told in one session, recalled in another, withdrawn.",
     "chat": "Talk to a running producer from this terminal.",
     "status": "Show pools, workers and what is owed.",
+    "retry": "Put items that were given up back into their pool.",
     "serve": "Run the producer.",
     "worker": "Run one worker process of a pool.",
     "migrate": "Bring the database to this version's schema.",

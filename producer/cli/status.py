@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Final
 
 import typer
 
 from producer.dev.running import find_database_url
 from shared.database.pool import Database
+from shared.jobs.postgres import PostgresJobQueue
+from shared.jobs.queue import JobBacklog, ParkedJob, Pool
 from shared.settings import load_settings
 from shared.turns.postgres import PostgresTurnQueue
 from shared.turns.queue import Backlog
 from shared.wakes.names import QUEUES, TURNS
 
+POOLS: Final[tuple[Pool, ...]] = ("activity", "remember", "index")
+PARKED_SHOWN: Final = 20
 WORKER_FIELDS = (
     "id",
     "host",
@@ -36,28 +40,40 @@ def command(
 ) -> None:
     """Show pools, workers with what they hold, what is owed and for how long, and revisions that nobody serves."""
     settings = load_settings()
-    backlog, workers = asyncio.run(_read(find_database_url(settings)))
-    found = report(backlog, workers)
+    found = report(asyncio.run(_read(find_database_url(settings))))
     if as_json:
         print(json.dumps(found))
         return
     print("\n".join(screen(found, silent_after_s=4 * settings.worker_seen_s)))
 
 
-async def _read(url: str) -> tuple[Backlog, Sequence[Mapping[str, Any]]]:
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the database says of the system at one moment."""
+
+    turns: Backlog
+    workers: Sequence[Mapping[str, Any]]
+    jobs: Mapping[Pool, JobBacklog] = field(default_factory=dict)
+    parked: Sequence[ParkedJob] = ()
+
+
+async def _read(url: str) -> Standing:
     database = Database(url, connections=1, name="turnkeeper-status")
     await database.open(wait_s=5.0)
     try:
-        queue = PostgresTurnQueue(database)
+        queue, jobs = PostgresTurnQueue(database), PostgresJobQueue(database)
         workers = await queue.workers()
         served = sorted({revision for worker in workers for revision in worker["revisions"]})
-        return await queue.backlog(TURNS, served or [""]), workers
+        backlogs = {pool: await jobs.backlog(pool) for pool in POOLS}
+        parked = [job for pool in POOLS for job in await jobs.parked(pool, limit=PARKED_SHOWN)]
+        return Standing(await queue.backlog(TURNS, served or [""]), workers, backlogs, parked)
     finally:
         await database.close()
 
 
-def report(backlog: Backlog, workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what ``--json`` prints."""
+def report(standing: Standing) -> dict[str, Any]:
+    """Return what ``--json`` prints. Parked items are named without their owner."""
+    workers = standing.workers
     pools: dict[str, dict[str, Any]] = {}
     for pool in QUEUES:
         mine = [w for w in workers if pool in w["queues"]]
@@ -66,9 +82,15 @@ def report(backlog: Backlog, workers: Sequence[Mapping[str, Any]]) -> dict[str, 
             "capacity": sum(w["capacity"] for w in mine),
             "held": sum(w["held"] for w in mine),
         }
-    pools[TURNS] |= asdict(backlog)
+    pools[TURNS] |= asdict(standing.turns)
+    for pool_name, owed in standing.jobs.items():
+        pools[pool_name] |= asdict(owed)
     return {
         "pools": pools,
+        "parked": [
+            {"pool": j.pool, "id": j.job_id, "attempts": j.attempts, "last_failure": j.last_failure}
+            for j in standing.parked
+        ],
         "workers": [{name: worker[name] for name in WORKER_FIELDS} for worker in workers],
     }
 
@@ -82,6 +104,14 @@ def screen(found: Mapping[str, Any], *, silent_after_s: float) -> Iterator[str]:
     yield ""
     yield f"turns: {turns['ready']} ready, {turns['queued']} queued behind, {turns['running']} running"
     yield f"oldest owed: {turns['oldest_due_s']:.1f} s"
+    for name in POOLS:
+        if (owed := found["pools"][name]).get("ready") is not None:
+            yield (
+                f"{name}: {owed['ready']} ready, {owed['running']} running, {owed['parked']} parked,"
+                f" oldest owed {owed['oldest_due_s']:.1f} s"
+            )
+    for job in found["parked"]:
+        yield f"parked: {job['pool']} {job['id']} after {job['attempts']} tries: {job['last_failure']}"
     for revision, count in turns["unserved"].items():
         yield f"no worker serves revision {revision!r}: {count} ready"
     yield ""

@@ -17,7 +17,7 @@ from producer.sse import EventStream
 from producer.traffic import Traffic
 from producer.wire import SEQ_MAX, AdmissionAnswer, EventsQuery, read_session_id, read_turn_id
 from shared.domain.errors import InvalidInput
-from shared.domain.ids import OwnerId
+from shared.domain.ids import OwnerId, TurnId
 from shared.feed.entries import FollowEvent
 from shared.sessions.vocabulary import CLIENT_KINDS
 from shared.turns.queue import Receipt, TurnView
@@ -105,10 +105,14 @@ async def follow_turn(
 async def answer_with_events(
     parts: ProducerParts, receipt: Receipt, owner: OwnerId, answer: AdmissionAnswer
 ) -> Response:
-    """Return the stream of a turn just admitted; its first event is `admitted` with the receipt (API-04)."""
+    """Return the stream of a turn just admitted; its first event is `admitted` with the receipt (API-04).
+
+    The turn is durable: what keeps it from being followed is a `problem` behind the receipt, never a refusal, which a
+    caller without a key would answer with a second turn.
+    """
     # A duplicate's turn may have begun long before its receipt was asked for again.
     after = None if receipt.duplicate else receipt.after
-    events = await parts.following.follow_turn(receipt.turn_id, owner, after=after)
+    events = _followed(parts, receipt.turn_id, owner, after)
     first = b"event: admitted\ndata: %s\n\n" % orjson.dumps(answer.model_dump(mode="json"))
     headers = {"Location": answer.links.turn}
     return ProducerStream(parts, events, snapshot_url=answer.links.turn, first=first, headers=headers)
@@ -150,6 +154,15 @@ def read_kinds(text: str | None) -> Collection[str] | None:
             "a kind that no stream shows", field="kinds", bound=", ".join(sorted(CLIENT_KINDS))
         )
     return kinds
+
+
+async def _followed(
+    parts: ProducerParts, turn_id: TurnId, owner: OwnerId, after: int | None
+) -> AsyncGenerator[FollowEvent, None]:
+    """Follow a turn; trouble at the beginning is raised by the first event, as later trouble is."""
+    async with aclosing(await parts.following.follow_turn(turn_id, owner, after=after)) as events:
+        async for event in events:
+            yield event
 
 
 async def _exhaust(events: AsyncGenerator[FollowEvent, None]) -> None:

@@ -33,7 +33,7 @@ class MemoryPolicy:
     Each owner has one namespace: ``namespace`` and ``version`` define it (1 to 256 UTF-16 code units; 1 to 2^53 - 1);
     another version starts with an empty memory. Documents are written for ``scope`` and recalled for it; the name
     grants nothing by itself (NSP-13). ``processor`` and ``processor_version`` name the pass that extracts: another
-    version extracts every session anew. A turn recalls at most ``recall_items`` passages (1 to 128) whose rendered text
+    version extracts a session anew from its beginning once a turn of it ends. A turn recalls at most ``recall_items`` passages (1 to 128) whose rendered text
     has at most ``recall_bytes`` (to 4 MiB) and ``recall_tokens`` (to 1,048,576), within ``recall_timeout_s`` seconds
     (0.01 to 60). ``semantic`` says whether documents are also found by meaning. ``extraction_instructions``, at most
     64 KiB, tell the model what is worth remembering.

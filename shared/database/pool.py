@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from psycopg import AsyncConnection
@@ -29,6 +29,15 @@ Params = Mapping[str, Any]
 
 _SQL = load_statements(Path(__file__).with_name("queries.sql"))
 CONNECT_TIMEOUT_S = 5
+#: A server that is gone without a word is noticed within about ten seconds, not after the system's quarter of an hour:
+#: until then a statement would wait, and with it the renewals of every lease of the process.
+SILENCE: Final = {
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
 
 
 class Database:
@@ -65,6 +74,7 @@ class Database:
                 "row_factory": dict_row,
                 "connect_timeout": CONNECT_TIMEOUT_S,
                 "application_name": name,
+                **SILENCE,
             },
         )
 
@@ -147,8 +157,10 @@ class Database:
 
     async def _configure(self, connection: AsyncConnection[Row]) -> None:
         connection.prepare_threshold = 2 if self._prepared else None
-        cursor = await connection.execute(_SQL["read_version"].text)
-        row = await cursor.fetchone()
+        try:
+            row = await (await connection.execute(_SQL["read_version"].text)).fetchone()
+        except psycopg.errors.UndefinedTable:
+            row = None  # a database that was never migrated
         require_compatible(row)
 
     async def _connect_once(self, wait_s: float) -> AsyncConnection[Row]:

@@ -25,6 +25,9 @@ _AWAY = (
     pg.DiskFull,
 )
 
+#: Operational errors to the driver, but no retry helps: a value is larger than an index or a statement holds.
+_BEYOND_LIMITS = (pg.ProgramLimitExceeded, pg.StatementTooComplex, pg.TooManyArguments, pg.TooManyColumns)
+
 
 def translate(error: BaseException, statement: str) -> TurnkeeperError:
     """Return our error for a driver's. The text names the statement and SQLSTATE, never SQL, values or addresses."""
@@ -42,7 +45,7 @@ def translate(error: BaseException, statement: str) -> TurnkeeperError:
             return InvalidInput("text cannot be stored", field="text", bound="storable Unicode")
         case PoolClosed() | OSError():
             return StoreUnavailable("the database cannot be reached", statement=statement)
-        case _ if isinstance(error, _AWAY):
+        case _ if isinstance(error, _AWAY) and not isinstance(error, _BEYOND_LIMITS):
             return StoreUnavailable("the database cannot be reached", statement=statement, sqlstate=state)
         case _:
             return StoreDefect("the database refused a statement", statement=statement, sqlstate=state)

@@ -20,7 +20,7 @@ Origin = Literal["user", "inbox", "task"]
 class Payload(BaseModel):
     """Base of stored payloads: frozen, exact, versioned."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
     v: Literal[1] = 1
 
@@ -28,7 +28,7 @@ class Payload(BaseModel):
 class UserMessage(BaseModel):
     """A user's message: text, attachments (media references), or both (TRN-18, 19)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
     text: str
     attachments: list[dict[str, Any]] | None = None
@@ -70,7 +70,7 @@ class TurnEnded(Payload):
 class ToolDeclared(BaseModel):
     """A tool as the model was shown it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
     name: str
     description: str
@@ -99,7 +99,7 @@ class RequestPrepared(Payload):
 class StoredCall(BaseModel):
     """One call of a stored response: the ledger's identity of it (BEY-01)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
     invocation_id: str
     call_id: str

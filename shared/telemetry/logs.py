@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any, Final, Literal, TextIO
@@ -11,7 +12,7 @@ from typing import Any, Final, Literal, TextIO
 import structlog
 from structlog.contextvars import bound_contextvars, merge_contextvars
 from structlog.stdlib import ExtraAdder, ProcessorFormatter, add_log_level, add_logger_name
-from structlog.typing import EventDict, Processor
+from structlog.typing import EventDict, ExcInfo, Processor
 
 LogFormat = Literal["json", "console"]
 
@@ -45,6 +46,9 @@ QUIET_LOGGERS: Final = (
     "celery.app.trace",
 )
 
+#: Libraries whose errors repeat what they were given: a row that was refused, a record that does not decode.
+REPEATING_LIBRARIES: Final = frozenset({"psycopg", "pydantic", "pydantic_core", "fastapi"})
+
 
 def configure_logs(log_format: LogFormat, level: str, *, stream: TextIO | None = None) -> None:
     """Send every logger of the process to ``stream`` (stderr by default) in one form, at ``level`` and above.
@@ -68,7 +72,7 @@ def configure_logs(log_format: LogFormat, level: str, *, stream: TextIO | None =
             ],
             processors=[
                 ProcessorFormatter.remove_processors_meta,
-                structlog.processors.format_exc_info,
+                structlog.processors.ExceptionRenderer(format_exception),
                 withhold,
                 renderer,
             ],
@@ -85,6 +89,25 @@ def configure_logs(log_format: LogFormat, level: str, *, stream: TextIO | None =
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
+
+
+def format_exception(exc_info: ExcInfo) -> str:
+    """Return an exception with its causes, oldest first; of one that repeats values, its class and place only."""
+    chain: list[BaseException] = []
+    error: BaseException | None = exc_info[1]
+    while error is not None and not any(error is known for known in chain):
+        chain.append(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\nwhich led to\n".join(_told(one) for one in reversed(chain))
+
+
+def _told(error: BaseException) -> str:
+    kind = type(error)
+    message = WITHHELD if kind.__module__.partition(".")[0] in REPEATING_LIBRARIES else str(error)
+    place = "".join(traceback.format_tb(error.__traceback__))
+    told = f"Traceback (most recent call last):\n{place}{kind.__module__}.{kind.__qualname__}: {message}"
+    inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return "\nwith\n".join([told, *(format_exception((type(one), one, None)) for one in inner)])
 
 
 def withhold(_logger: Any, _method: str, event: EventDict) -> MutableMapping[str, Any]:

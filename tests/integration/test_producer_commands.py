@@ -128,6 +128,35 @@ async def test_status_shows_pools_workers_and_what_is_owed(database_url: str, tm
     assert "pid 77" in screen
 
 
+@pytest.mark.behaviour("DST-13", "OPS-04")
+def test_a_parked_item_is_listed_with_its_failure_and_put_back_by_retry(
+    database_url: str, tmp_path: Path
+) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO jobs (pool, id, owner, status, attempts, last_failure, settled_at)"
+            " SELECT 'remember', 'j' || n, 'secret-owner', 'parked', 5, 'model.refused', now() FROM generate_series(1, 3) n"
+        )
+    shown = run_cli("status", cwd=tmp_path, DATABASE_URL=database_url).stdout
+    assert "remember: 0 ready, 0 running, 3 parked" in shown
+    assert "parked: remember j1 after 5 tries: model.refused" in shown
+    assert "secret-owner" not in shown
+
+    assert (
+        run_cli("retry", "remember", "j1", cwd=tmp_path, DATABASE_URL=database_url).stdout == "1 put back\n"
+    )
+    assert (
+        run_cli("retry", "remember", "--all", cwd=tmp_path, DATABASE_URL=database_url).stdout
+        == "2 put back\n"
+    )
+    with psycopg.connect(database_url) as connection:
+        rows = connection.execute("SELECT DISTINCT status, attempts FROM jobs").fetchall()
+    assert rows == [("ready", 0)]
+    refused = run_cli("retry", "remember", cwd=tmp_path, DATABASE_URL=database_url)
+    assert refused.returncode == 2
+    assert "--all" in refused.stderr
+
+
 @pytest.mark.behaviour("OPS-04")
 def test_status_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     done = subprocess.run(

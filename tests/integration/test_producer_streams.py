@@ -5,16 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import httpx2
 import pytest
 
+from producer.admission import admit_turn
 from producer.cli.talk import ServerEvent, read_events
-from shared.domain.ids import TurnId
+from producer.routes.streams import answer_with_events
+from producer.wire import TurnRequest, admission_answer
+from shared.domain.errors import StoreUnavailable
+from shared.domain.ids import OwnerId, SessionId, TurnId
+from shared.feed.follow import Following
+from shared.feed.merge import MERGE_KINDS
 from shared.feed.port import ChangeHints, FeedWriter
 from shared.feed.redis import RedisFeed
+from shared.feed.watcher import SessionWatcher
+from shared.sessions.vocabulary import CLIENT_KINDS
+from shared.turns.postgres import PostgresTurnQueue
+from shared.turns.queue import TurnView
 from tests.support.producers import (
     WORKER,
     calling,
@@ -321,3 +332,37 @@ async def say_until_heard(
         while not hearing.done():
             hints.publish_to_worker(WORKER, turn_id)
             await asyncio.wait({hearing}, timeout=0.05)
+
+
+class QueueAway(PostgresTurnQueue):
+    """A queue whose database goes away right after an admission."""
+
+    async def get(self, turn_id: TurnId, owner: OwnerId) -> TurnView:
+        raise StoreUnavailable("the database cannot be reached")
+
+
+@pytest.mark.behaviour("API-04")
+async def test_a_turn_that_is_admitted_and_cannot_be_followed_is_acknowledged_before_the_problem(
+    database_url: str,
+) -> None:
+    async with calling(database_url) as (producer, client):
+        parts, owner = producer.parts, OwnerId("ann")
+        session = SessionId(await create_session(client))
+        away = QueueAway(parts.database)
+        watcher = SessionWatcher(parts.log, hints=None, poll_s=1.0, kinds=CLIENT_KINDS | MERGE_KINDS)
+        cut_off = replace(parts, following=Following(parts.log, away, watcher, None))
+        request = TurnRequest.model_validate({"message": "hi"})
+        receipt = await admit_turn(cut_off, owner, session, request, None)
+        response = await answer_with_events(cut_off, receipt, owner, admission_answer(receipt))
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await response({"type": "http"}, asyncio.Event().wait, send)  # type: ignore[arg-type]  # it never leaves
+        assert (sent[0]["type"], sent[0]["status"]) == ("http.response.start", 200)
+        lines = b"".join(message.get("body", b"") for message in sent).decode().splitlines()
+        events = list(read_events(lines))
+        assert [event.event for event in events] == ["admitted", "problem"]
+        assert events[0].data["turn_id"] == str(receipt.turn_id)
+        assert events[1].data["code"] == "store.unavailable"

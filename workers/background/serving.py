@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -97,9 +98,10 @@ class JobServer:
         held = [HeldJob(claim) for claim in claims]
         for one in held:
             self.keeper.keep(one.claim.job_id, one.claim.fence, sent_at, one.lose)
-        rotated = [claim.owner for claim in claims if not claim.lost]
+        # Left places go round once more: the owner that came last for the first time is the furthest.
+        rotated = dict.fromkeys(claim.owner for claim in claims if not claim.lost)
         if rotated:
-            self._cursor = rotated[-1]
+            self._cursor = next(reversed(rotated))
         return held
 
     async def run(self, held: HeldJob) -> None:
@@ -163,8 +165,7 @@ class JobServer:
             logging.WARNING if known else logging.ERROR,
             "an item failed with %s",
             code,
-            extra=self._about(claim) | {"code": code},
-            exc_info=None if known else error,
+            extra=self._about(claim) | {"code": code} | ({} if known else _where(error)),
         )
         return code
 
@@ -178,3 +179,10 @@ class JobServer:
             "epoch": claim.fence.epoch,
             "attempts": claim.attempts,
         }
+
+
+def _where(error: Exception) -> dict[str, object]:
+    """Name an unknown error by type and place; its text may hold what is remembered, or whose it is (law 9)."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown"
+    return {"error": type(error).__name__, "at": place}

@@ -59,10 +59,11 @@ class TurnClaimer:
     def _move_on(self, claims: Sequence[Claim], hints: Sequence[TurnId], *, full: bool) -> None:
         ready = [c.owner for c in claims if not c.lost]
         # A hint's owner comes first, by whichever of its turns is due; it moves nothing, or its wakes would hold the
-        # owners between back for ever. Left places go round once more: the furthest owner counts, not the last.
-        rotated = [owner for owner in ready if not hints or owner != ready[0]]
+        # owners between back for ever. Left places go round once more: the owner that came last for the first time is
+        # the furthest. (Not the greatest: the database's collation orders owners, not ours.)
+        rotated = dict.fromkeys(owner for owner in ready if not hints or owner != ready[0])
         if rotated:
-            self.cursor = max(rotated, key=lambda owner: (owner <= self.cursor, owner))
+            self.cursor = next(reversed(rotated))
         self.hinted_last = bool(hints) and full
 
 

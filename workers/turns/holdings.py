@@ -24,11 +24,15 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Holding:
-    """One claimed turn. ``lost`` says why it is no longer ours; its task is cancelled then and stores nothing more."""
+    """One claimed turn. ``lost`` says why it is no longer ours; its task is cancelled then and stores nothing more.
+
+    ``stepped``: a whole step was stored under this claim, so the turn is no suspect any more (core 7).
+    """
 
     claim: Claim
     task: asyncio.Task[None] | None = None
     lost: str | None = None
+    stepped: bool = False
 
     def lose(self, reason: str) -> None:
         """Mark the turn as no longer ours and cancel its work at its next await. The first reason stays."""
@@ -61,6 +65,7 @@ class Holdings:
         self._claims_begun = 0
         self._claims_done = 0
         self._orphans: dict[TurnId, tuple[Fence, int]] = {}
+        self._given_up: set[tuple[TurnId, Fence]] = set()
         self._store_failed_at = float("-inf")
         self.counts = HoldingCounts()
         self.keeper: LeaseKeeper[TurnId] = LeaseKeeper(
@@ -74,8 +79,8 @@ class Holdings:
 
     @property
     def suspects(self) -> int:
-        """Turns held now that may have killed a worker before."""
-        return sum(h.claim.suspect for h in self._held.values())
+        """Turns held now that may have killed a worker before, and have stored no step since."""
+        return sum(h.claim.suspect and not h.stepped for h in self._held.values())
 
     @property
     def may_take_over(self) -> bool:
@@ -109,6 +114,22 @@ class Holdings:
             del self._held[holding.claim.turn_id]
         if holding.lost is not None:
             self.counts.lost[holding.lost] = self.counts.lost.get(holding.lost, 0) + 1
+
+    def give_up(self, holding: Holding) -> None:
+        """Leave a turn of which not even the failure could be stored to its lease, so that the loss counts (core 7).
+
+        Given back it would be claimed again at once, uncounted, for ever.
+        """
+        left = (holding.claim.turn_id, holding.claim.fence)
+        self._given_up.add(left)
+        # Twice the lease: a renewal may be on its way just now.
+        asyncio.get_running_loop().call_later(2 * self._lease_s, self._given_up.discard, left)
+
+    def note_step(self, claim: Claim) -> None:
+        """Remember that a whole step of a held turn was stored."""
+        held = self._held.get(claim.turn_id)
+        if held is not None and held.claim.fence == claim.fence:
+            held.stepped = True
 
     def look_soon(self) -> None:
         """Ask the store at once what was cancelled or lost (a hint came)."""
@@ -152,7 +173,8 @@ class Holdings:
         unknown = {
             turn: fence
             for turn, fence in found.items()
-            if (held := self._held.get(turn)) is None or held.claim.fence != fence
+            if ((held := self._held.get(turn)) is None or held.claim.fence != fence)
+            and (turn, fence) not in self._given_up
         }
         seen = {}
         for turn, fence in unknown.items():

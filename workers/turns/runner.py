@@ -107,7 +107,10 @@ class TurnRunner:
     counts: RunnerCounts = field(default_factory=RunnerCounts)
 
     async def run(self, holding: Holding) -> None:
-        """Run a turn to its end, or until it is no longer ours, or until the process drains. Raises nothing but cancellation."""
+        """Run a turn to its end, or until it is no longer ours, or until the process drains.
+
+        Raises cancellation, and whatever kept even the turn's failure from being stored: its lease is then left to pass.
+        """
         claim = holding.claim
         holding.task = asyncio.current_task()
         try:
@@ -122,6 +125,9 @@ class TurnRunner:
         except asyncio.CancelledError:
             if holding.lost is None:
                 await self._hand_back(claim)
+            raise
+        except Exception:
+            self.holdings.give_up(holding)
             raise
         finally:
             self.holdings.drop(holding)
@@ -152,7 +158,12 @@ class TurnRunner:
         self._ring_promoted(ended)
 
     def _writer(self, claim: Claim) -> TurnWriter:
-        return TurnWriter(self.queue, claim, lambda _seq: self.hints.publish_change(claim.session_id))
+        return TurnWriter(
+            self.queue,
+            claim,
+            on_commit=lambda _seq: self.hints.publish_change(claim.session_id),
+            on_step=lambda: self.holdings.note_step(claim),
+        )
 
     def _loop(self, claim: Claim, agent: Agent, writer: TurnWriter, feed: TurnFeed) -> StepLoop:
         return StepLoop(

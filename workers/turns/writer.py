@@ -20,16 +20,21 @@ class TurnWriter:
 
     A commit whose answer was lost is repeated under the same id, so nothing is stored twice; it is repeated for as long
     as the attempt lives: the lease's watchdog ends that. Raises ``FenceLost`` or ``TurnClosed`` when the turn is no longer
-    ours; nothing of such a commit is stored. ``on_commit`` hears of every commit with the log's seq; ``opened`` is the
-    answer of :meth:`open`, once there is one.
+    ours; nothing of such a commit is stored. ``on_commit`` hears of every commit with the log's seq, ``on_step`` of each
+    that stored a whole step; ``opened`` is the answer of :meth:`open`, once there is one.
     """
 
     def __init__(
-        self, queue: TurnQueue, claim: Claim, on_commit: Callable[[int], None] = lambda _: None
+        self,
+        queue: TurnQueue,
+        claim: Claim,
+        on_commit: Callable[[int], None] = lambda _: None,
+        on_step: Callable[[], None] = lambda: None,
     ) -> None:
         self._queue = queue
         self._claim = claim
         self._on_commit = on_commit
+        self._on_step = on_step
         self._commits = 0
         self.opened: Opened | None = None
 
@@ -52,6 +57,8 @@ class TurnWriter:
         async for attempt in _until_known():
             with attempt:
                 seq = await self._queue.append(self._claim, commit, drafts, stepped=stepped, calls=calls)
+        if stepped:
+            self._on_step()
         self._on_commit(seq)
         return seq
 

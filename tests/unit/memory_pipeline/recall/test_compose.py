@@ -432,3 +432,17 @@ async def test_the_passages_of_the_result_keep_their_authority() -> None:
     one = passage(authority="namespace of ann")
     recalled = await recall([source_of([one])], WIDE)
     assert [p.authority for p in recalled.passages] == ["namespace of ann"]
+
+
+@pytest.mark.behaviour("RCL-32", "RCL-35")
+async def test_an_excerpt_is_not_shown_beside_its_whole_document_at_the_same_revision() -> None:
+    whole = passage("Ann likes tea.\nAnn lives in Lyon.", authority="corpus")
+    same = passage("Ann likes tea.", passage_id="lines:1-1", authority="corpus")
+    other_revision = passage("Ann likes tea.", passage_id="lines:1-1", authority="corpus", revision="2")
+    elsewhere = passage("Ann likes tea.", passage_id="lines:1-1", authority="another")
+    recalled = await recall(
+        [source_of([whole], name="direct"), source_of([same, other_revision, elsewhere], name="keyword")],
+        limits(),
+    )
+    assert recalled.passages == (whole, other_revision, elsewhere)
+    assert recalled.outcomes[1] == SourceOutcome("keyword", "found", selected=2, deduplicated=1)

@@ -191,6 +191,14 @@ async def test_withdrawn_and_out_of_scope_documents_are_recalled_by_no_source() 
     assert (recalled.text, {o.status for o in recalled.outcomes}) == ("", {"no-match"})
 
 
+@pytest.mark.behaviour("MEM-07", "MEM-41")
+async def test_a_profile_that_the_scope_may_not_recall_is_recalled_by_no_source() -> None:
+    place = Place()
+    await place.put("Ann likes tea.", scope="other")
+    recalled = await place.recall("tea")
+    assert (recalled.text, counts(recalled)["direct"]) == ("", ("no-match", 0, 0))
+
+
 @pytest.mark.behaviour("MEM-39")
 async def test_after_a_withdrawal_the_next_profile_is_the_one_that_is_recalled() -> None:
     place = Place()

@@ -46,6 +46,8 @@ SECRET = "connection to \"postgresql://u:geheim@db\" failed; INSERT INTO turns V
         (pg.UniqueViolation, StoreDefect),
         (pg.UndefinedTable, StoreDefect),
         (pg.SyntaxError, StoreDefect),
+        (pg.ProgramLimitExceeded, StoreDefect),
+        (pg.StatementTooComplex, StoreDefect),
         (psycopg.DataError, StoreDefect),
     ],
 )

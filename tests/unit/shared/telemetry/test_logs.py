@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import psycopg
 import pytest
+from pydantic import BaseModel, ValidationError
 
+from shared.domain.errors import CorruptRecord, StoreDefect, TurnkeeperError
 from shared.telemetry.logs import WITHHELD, configure_logs, log_context
 
 
@@ -71,3 +74,52 @@ def test_an_exception_is_in_its_line() -> None:
     except ValueError:
         logging.getLogger("x").exception("failed")
     assert "ValueError: why" in json.loads(out.getvalue())["exception"]
+
+
+#: Not in the lines that raise: a traceback shows those.
+SAID = "My favourite colour is teal."
+ROW = f"new row\nDETAIL: Failing row contains (ann-5c1d, {SAID})."
+
+
+class Stored(BaseModel):
+    count: int
+
+
+def refused_value() -> None:
+    try:
+        Stored.model_validate({"count": SAID})
+    except ValidationError as error:
+        raise CorruptRecord("a record does not decode", seq=3) from error
+
+
+def refused_row() -> None:
+    try:
+        raise psycopg.errors.CheckViolation(ROW)
+    except psycopg.Error:
+        # A context that nobody named as the cause.
+        raise StoreDefect("the database refused a statement")  # noqa: B904
+
+
+@pytest.mark.behaviour("OPS-10")
+@pytest.mark.parametrize("fail", [refused_value, refused_row])
+def test_a_logged_error_names_its_causes_and_repeats_no_value_of_theirs(fail: Callable[[], None]) -> None:
+    out = io.StringIO()
+    configure_logs("json", "info", stream=out)
+    try:
+        fail()
+    except TurnkeeperError as error:
+        logging.getLogger("t").error("failed", exc_info=error)
+        text = json.loads(out.getvalue())["exception"]
+        assert error.message in text
+    assert "which led to" in text and fail.__name__ in text
+    assert ("ValidationError" in text) or ("CheckViolation" in text)
+    assert "teal" not in text and "ann-5c1d" not in text
+
+
+def test_every_member_of_a_group_is_told() -> None:
+    out = io.StringIO()
+    configure_logs("json", "info", stream=out)
+    group = ExceptionGroup("both", [KeyError("left"), ValueError("right")])
+    logging.getLogger("t").error("failed", exc_info=group)
+    text = json.loads(out.getvalue())["exception"]
+    assert "left" in text and "right" in text

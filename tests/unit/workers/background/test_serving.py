@@ -470,3 +470,15 @@ async def test_what_is_claimed_is_trusted_from_when_the_claim_was_sent() -> None
     await bench.owe()
     await bench.claim()
     assert bench.server.keeper.trusted_until("job") == watchdog_deadline(0.0, POLICY.lease_s)
+
+
+@virtual_time
+@pytest.mark.behaviour("DST-14")
+async def test_places_that_go_round_once_more_do_not_move_the_rotation_back() -> None:
+    bench = Bench(fine)
+    for owner in (ANN, ANN, ANN, BOB, OwnerId("cy")):
+        await bench.owe(f"{owner}-{len(bench.queue.table.rows)}", owner)
+    claimed = await bench.server.claim(5, ())
+    assert [held.claim.owner for held in claimed] == ["ann", "ann", "bob", "cy", "ann"]
+    await bench.server.claim(1, ())
+    assert bench.queue.cursors == ["", "cy"]

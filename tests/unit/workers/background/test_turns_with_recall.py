@@ -170,3 +170,26 @@ async def test_an_attempt_that_takes_over_recalls_for_itself_and_stores_none_of_
     assert user_texts(world.model.requests[0]) == [RECALLED, "what do I like?"]
     assert SECRET not in stored(world)
     assert world.data("turn.ended")[0]["reason"] == "completed"
+
+
+@virtual_time
+@pytest.mark.behaviour("RCL-52")
+async def test_an_attempt_that_takes_over_amid_tool_calls_recalls_for_the_steps_that_follow() -> None:
+    begun = asyncio.Event()
+
+    async def hang_once() -> str:
+        if not begun.is_set():
+            begun.set()
+            await asyncio.Event().wait()
+        return "done"
+
+    world = TurnWorld(ScriptedModel([CALLS[0], "end"]), tool(name="act", description="Act.")(hang_once))
+    await world.admit("what do I like?")
+    _, task = await process_with(world, Memory("old xylophones")).start()
+    await begun.wait()
+    await asyncio.wait({task})
+    await asyncio.sleep(LEASE_S)
+    await process_with(world, Memory(), "w2").run()
+    assert user_texts(world.model.requests[1]) == [RECALLED, "what do I like?"]
+    assert SECRET not in stored(world)
+    assert world.data("turn.ended")[0]["reason"] == "completed"

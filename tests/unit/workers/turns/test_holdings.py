@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from shared.domain.errors import StoreUnavailable
 from shared.domain.ids import TurnId, WorkerId
@@ -17,6 +18,7 @@ from shared.leases.watchdog import margin_s, watchdog_deadline
 from shared.models.scripted import ScriptedModel
 from shared.turns.inproc_rows import TurnTables
 from shared.turns.queue import Renewal
+from tests.support.scripted_tools import Bench, calls
 from tests.support.turn_world import LEASE_S, OWNER, POLL_S, RENEW_S, FaultyQueue, TurnWorld, WorkerProcess
 from tests.support.virtual_time import virtual_time
 from workers.turns.holdings import Holdings
@@ -313,3 +315,40 @@ async def test_suspects_that_are_held_now_are_counted() -> None:
     assert (process.holdings.suspects, len(process.holdings)) == (1, 1)
     process.holdings.drop(holding)
     assert (process.holdings.suspects, len(process.holdings)) == (0, 0)
+
+
+@virtual_time
+@pytest.mark.behaviour("DST-20")
+async def test_a_suspect_that_stores_a_whole_step_is_no_suspect_any_more() -> None:
+    bench = Bench()
+    world = TurnWorld(ScriptedModel([calls("work"), calls("work"), "end"]), bench.tool)
+    turn = await world.admit()
+    process = world.process()
+    world.store.part(TurnTables).turns[turn].suspect = True
+    _, task = await process.start()
+    await bench.has_begun(1)
+    assert process.holdings.suspects == 1, "nothing whole is stored yet"
+    bench.let_go("0")
+    await bench.has_begun(2)
+    assert (process.holdings.suspects, len(process.holdings)) == (0, 1)
+    await task
+
+
+@virtual_time
+@pytest.mark.behaviour("DST-20")
+async def test_a_turn_whose_very_failure_cannot_be_stored_is_left_to_its_lease_and_its_losses_are_counted() -> (
+    None
+):
+    """Given back it would be claimed again at once, uncounted, for ever."""
+    world = TurnWorld(held())
+    turn = await world.admit(message={"text": 1})
+    process = world.process()
+    async with looked_after(process):
+        with pytest.raises(ValidationError):
+            await process.run()
+        await asyncio.sleep(LEASE_S - 1)
+        assert (await world.view(turn)).status == "running"
+        await asyncio.sleep(2)
+        again = await process.claim()
+        assert (again.claim.lost, again.claim.suspect) == (True, True)
+        assert process.holdings.counts.orphans_released == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -13,7 +14,8 @@ from shared.domain.ids import OwnerId, TurnId, new_session_id
 from shared.models.scripted import ScriptedModel
 from shared.sessions.log import NewSession
 from shared.turns.inproc_rows import TurnTables
-from tests.support.turn_world import LEASE_S, TurnWorld, WorkerProcess
+from shared.turns.queue import Claim, ClaimRequest
+from tests.support.turn_world import LEASE_S, FaultyQueue, TurnWorld, WorkerProcess
 from tests.support.virtual_time import virtual_time
 from workers.turns.claims import turn_ids
 
@@ -75,6 +77,21 @@ async def test_places_that_go_round_once_more_do_not_move_the_rotation_back() ->
     assert process.claimer.cursor == "o15"
     (next_one,) = await process.claimer.claim(1, ())
     assert next_one.claim.owner == "o16"
+
+
+@virtual_time
+@pytest.mark.behaviour("DST-14")
+async def test_the_rotation_follows_the_databases_order_of_owners_not_ours() -> None:
+    """In most collations "a" is before "B"; by code points, the twin's order, it is behind."""
+
+    class OtherCollation(FaultyQueue):
+        async def claim(self, request: ClaimRequest) -> Sequence[Claim]:
+            return list(reversed(await super().claim(request)))
+
+    world, process, _ = await world_of("a", "B")
+    process.claimer.queue = OtherCollation(world.store)
+    assert [h.claim.owner for h in await process.claimer.claim(2, ())] == ["a", "B"]
+    assert process.claimer.cursor == "B"
 
 
 @virtual_time
