@@ -21,6 +21,7 @@ from shared.feed.follow import Following
 from shared.feed.merge import MERGE_KINDS
 from shared.feed.redis import RedisFeed
 from shared.feed.watcher import SessionWatcher
+from shared.jobs.postgres import PostgresJobQueue
 from shared.owners.postgres import PostgresApiKeys
 from shared.sessions.postgres import PostgresSessionLog
 from shared.sessions.vocabulary import CLIENT_KINDS
@@ -77,6 +78,7 @@ async def producer_parts(
             database=database,
             log=log,
             queue=queue,
+            jobs=PostgresJobQueue(database),
             wakes=bell,
             following=Following(log, queue, watcher, feed),
             hints=feed,

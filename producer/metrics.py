@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from producer.traffic import Traffic
 from shared.database.counters import WorkCounters
+from shared.jobs.queue import JobBacklog
 from shared.turns.queue import Backlog
 from shared.wakes.port import WakePublisher
 
@@ -49,8 +50,17 @@ class ProducerMetrics:
             ["pool", "state"],
             registry=self._registry,
         )
+        self._items = Gauge(
+            "turnkeeper_backlog_items",
+            "Items of the background pools, by state (a count stops at 10,000).",
+            ["pool", "state"],
+            registry=self._registry,
+        )
         self._oldest = Gauge(
-            "turnkeeper_oldest_due_seconds", "Age of the oldest due turn.", ["pool"], registry=self._registry
+            "turnkeeper_oldest_due_seconds",
+            "Age of the oldest due turn or item.",
+            ["pool"],
+            registry=self._registry,
         )
         self._unserved = Gauge(
             "turnkeeper_unserved_turns",
@@ -89,10 +99,16 @@ class ProducerMetrics:
                 self._places.labels(queue, "capacity").inc(worker["capacity"])
                 self._places.labels(queue, "held").inc(worker["held"])
 
+    def show_pool(self, pool: str, backlog: JobBacklog) -> None:
+        """Set what this scrape read of a background pool."""
+        for state in ("ready", "running", "parked"):
+            self._items.labels(pool, state).set(getattr(backlog, state))
+        self._oldest.labels(pool).set(backlog.oldest_due_s)
+
     def show_store_away(self) -> None:
         """Say that this scrape could not read Postgres; old figures are taken away rather than repeated."""
         self._store_up.set(0)
-        for gauge in (self._backlog, self._oldest, self._unserved, self._workers, self._places):
+        for gauge in (self._backlog, self._items, self._oldest, self._unserved, self._workers, self._places):
             gauge.clear()
 
     def render(self) -> bytes:

@@ -15,6 +15,7 @@ from shared.database.pool import Database
 from shared.domain.failpoints import Failpoints
 from shared.feed.follow import Following
 from shared.feed.port import ChangeHints
+from shared.jobs.queue import JobQueue
 from shared.sessions.log import SessionLog
 from shared.settings import Settings
 from shared.turns.queue import AdmissionLimits, TurnQueue
@@ -30,6 +31,7 @@ class ProducerParts:
     database: Database
     log: SessionLog
     queue: TurnQueue
+    jobs: JobQueue
     wakes: WakePublisher
     following: Following
     hints: ChangeHints | None

@@ -115,5 +115,6 @@ def _presence(
         revisions=revisions if TURNS in pumps else (),
         capacity=sum(int(pump.info()["capacity"]) for pump in work),
         held=lambda: sum(int(pump.info()["held"]) for pump in work),
+        draining=lambda: any(pump.info()["draining"] for pump in work),
         every_s=settings.worker_seen_s,
     )

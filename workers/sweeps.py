@@ -25,6 +25,8 @@ _log: Final = logging.getLogger(__name__)
 
 OVERDUE_S: Final = 1.0
 BATCH: Final = 50
+#: A killed process leaves its row behind; after this silence nobody asks for it any more.
+FORGET_WORKERS_S: Final = 3_600.0
 #: Batches of one sweep; what is left is found by the next.
 BATCHES_MAX: Final = 20
 
@@ -169,7 +171,10 @@ class Sweeps:
 def turn_sweeps(
     queue: TurnQueue, wakes: WakePublisher, *, on_change: Callable[[SessionId], None]
 ) -> tuple[Sweep, ...]:
-    """Return the sweeps of the turn queue: reap and free dead rows, end late ones, ring for what nobody was woken for."""
+    """Return the sweeps of the turn queue and its workers.
+
+    They reap and free dead rows, end late ones, ring for what nobody was woken for, and forget processes that were killed.
+    """
 
     async def reap_batch() -> int:
         touched = await queue.reap(limit=BATCH)
@@ -197,6 +202,7 @@ def turn_sweeps(
         Sweep("turns.reap", partial(drain, reap_batch)),
         Sweep("turns.expire", partial(drain, partial(queue.expire, limit=BATCH))),
         Sweep("turns.ring", ring),
+        Sweep("workers.forget", partial(queue.forget_silent, FORGET_WORKERS_S)),
     )
 
 

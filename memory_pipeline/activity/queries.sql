@@ -21,6 +21,6 @@ UPDATE activity_processors SET active = false WHERE processor = %(processor)s AN
 
 -- name: inspect
 SELECT p.processor, p.version, p.session_id, p.through_seq, p.pending, p.advanced_at, coalesce(j.status, 'idle') AS status,
-       coalesce(j.attempts, 0) AS attempts, j.last_failure
+       coalesce(j.attempts + j.waits, 0) AS attempts, j.last_failure
   FROM activity_progress p LEFT JOIN jobs j ON j.pool = 'activity' AND j.id = p.job_id
   WHERE p.session_id = %(session)s AND p.owner = %(owner)s ORDER BY p.processor, p.version

@@ -77,10 +77,11 @@ def merge(current: Document | None, proposal: Proposal, source: Source) -> Decis
 
 
 def _written(old: Content | None, lines: Sequence[_Line], proposal: Proposal, source: Source) -> Decision:
-    merged = list(lines)
+    # A statement that is read once more, in other words perhaps, replaces what was read of it before: no fact twice.
+    merged = [line for line in lines if line.attribution.origin_id != source.key.id]
     for fact in proposal.facts:
         _lay(merged, _line_of(fact, proposal, source), old)
-    if merged == list(lines):
+    if {(line.subject, line.text) for line in merged} == {(line.subject, line.text) for line in lines}:
         return NoChange("known")
     if len(merged) > PROFILE_FACTS_MAX:
         return Reject("profile-full")

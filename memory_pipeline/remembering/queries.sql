@@ -12,14 +12,14 @@ SELECT intent_save_v1(%(job)s, %(epoch)s::bigint, %(token)s, %(version)s::bigint
   %(command)s, %(attempt)s::int, %(outcome)s, %(why)s, %(applied)s) AS result
 
 -- name: get
-SELECT i.id, i.intent, i.progress, i.outcome, i.why, i.created_at, i.updated_at, i.completed_at, j.status, j.attempts,
+SELECT i.id, i.intent, i.progress, i.outcome, i.why, i.created_at, i.updated_at, i.completed_at, j.status, j.attempts + j.waits AS attempts,
        j.last_failure
   FROM memory_intents i LEFT JOIN jobs j ON j.pool = 'remember' AND j.id = i.job_id
   WHERE i.owner = %(owner)s AND i.id = %(id)s
 
 -- name: list
 -- Keyset pages over (created_at, id), newest first.
-SELECT i.id, i.intent, i.progress, i.outcome, i.why, i.created_at, i.updated_at, i.completed_at, j.status, j.attempts,
+SELECT i.id, i.intent, i.progress, i.outcome, i.why, i.created_at, i.updated_at, i.completed_at, j.status, j.attempts + j.waits AS attempts,
        j.last_failure
   FROM memory_intents i LEFT JOIN jobs j ON j.pool = 'remember' AND j.id = i.job_id
   WHERE i.owner = %(owner)s

@@ -43,6 +43,8 @@ Result = Literal[
     "too-large",
 ]
 
+#: What one entry of a database index surely holds beside a profile's digest; an address alone may have 4,096 bytes.
+NAMES_MAX_BYTES: Final = 2_400
 _GENERATION_MAX: Final = 2**63 - 2
 _NO_GENERATION: Final = 0
 
@@ -73,6 +75,8 @@ def prepare(command: Command) -> Prepared:
         _check_content(command.content)
         content = encode(command.content)
     check_json(command.model_dump(mode="json"), field="command")
+    check_names(command.key.namespace, command.key.id, field="id")
+    check_names(command.key.namespace, command.operation_id, field="operation_id")
     text = encode(command).encode()
     if len(text) > STORED_MAX_BYTES:
         raise _too_large("command")
@@ -82,7 +86,18 @@ def prepare(command: Command) -> Prepared:
 def check_key(key: MemoryKey) -> MemoryKey:
     """Return a key that a store can be asked for; raise ``InvalidInput`` for unstorable text."""
     check_texts(namespace=key.namespace, id=key.id)
+    check_names(key.namespace, key.id, field="id")
     return key
+
+
+def check_names(namespace: str, name: str, *, field: str) -> None:
+    """Raise ``InvalidInput`` for names that are too long together for one entry of a database index."""
+    if len(namespace.encode()) + len(name.encode()) > NAMES_MAX_BYTES:
+        raise InvalidInput(
+            f"namespace and {field} are larger than {NAMES_MAX_BYTES} bytes together",
+            field=field,
+            bound=f"<= {NAMES_MAX_BYTES} bytes with the namespace",
+        )
 
 
 def generation_of(revision: str | None) -> int | None:

@@ -8,8 +8,8 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from producer.cli.talk import Conversation, ServerEvent, Turn
 from producer.dev.running import find_producer_url
+from producer.dev.talk import Conversation, ServerEvent, Turn
 from shared.settings import load_settings
 
 FAILED_STATUS = 1

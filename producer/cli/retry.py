@@ -11,22 +11,21 @@ from producer.dev.running import find_database_url
 from shared.database.pool import Database
 from shared.domain.errors import InvalidInput
 from shared.jobs.postgres import PostgresJobQueue
-from shared.jobs.queue import Pool
+from shared.jobs.queue import BACKGROUND_POOLS, Pool
 from shared.settings import load_settings
 
 BATCH = 100
-POOLS: tuple[Pool, ...] = ("activity", "remember", "index")
 
 
 def command(
-    pool: Annotated[str, typer.Argument(help=f"The pool: {', '.join(POOLS)}.")],
+    pool: Annotated[str, typer.Argument(help=f"The pool: {', '.join(BACKGROUND_POOLS)}.")],
     job_id: Annotated[str | None, typer.Argument(help="One item, as `turnkeeper status` names it.")] = None,
     all_of_them: Annotated[bool, typer.Option("--all", help="Every parked item of the pool.")] = False,
 ) -> None:
     """Put a parked item back, with its tries forgotten; it is claimed as soon as a worker has room."""
-    found = next((one for one in POOLS if one == pool), None)
+    found = next((one for one in BACKGROUND_POOLS if one == pool), None)
     if found is None:
-        raise InvalidInput(f"no pool {pool!r}", field="pool", bound=", ".join(POOLS))
+        raise InvalidInput(f"no pool {pool!r}", field="pool", bound=", ".join(BACKGROUND_POOLS))
     if (job_id is None) != all_of_them:
         raise InvalidInput("name one item, or say --all", field="job_id", bound="one of both")
     done = asyncio.run(_retry(find_database_url(load_settings()), found, job_id))

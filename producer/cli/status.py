@@ -13,13 +13,12 @@ import typer
 from producer.dev.running import find_database_url
 from shared.database.pool import Database
 from shared.jobs.postgres import PostgresJobQueue
-from shared.jobs.queue import JobBacklog, ParkedJob, Pool
+from shared.jobs.queue import BACKGROUND_POOLS, JobBacklog, ParkedJob, Pool
 from shared.settings import load_settings
 from shared.turns.postgres import PostgresTurnQueue
 from shared.turns.queue import Backlog
 from shared.wakes.names import QUEUES, TURNS
 
-POOLS: Final[tuple[Pool, ...]] = ("activity", "remember", "index")
 PARKED_SHOWN: Final = 20
 WORKER_FIELDS = (
     "id",
@@ -64,8 +63,8 @@ async def _read(url: str) -> Standing:
         queue, jobs = PostgresTurnQueue(database), PostgresJobQueue(database)
         workers = await queue.workers()
         served = sorted({revision for worker in workers for revision in worker["revisions"]})
-        backlogs = {pool: await jobs.backlog(pool) for pool in POOLS}
-        parked = [job for pool in POOLS for job in await jobs.parked(pool, limit=PARKED_SHOWN)]
+        backlogs = {pool: await jobs.backlog(pool) for pool in BACKGROUND_POOLS}
+        parked = [job for pool in BACKGROUND_POOLS for job in await jobs.parked(pool, limit=PARKED_SHOWN)]
         return Standing(await queue.backlog(TURNS, served or [""]), workers, backlogs, parked)
     finally:
         await database.close()
@@ -104,7 +103,7 @@ def screen(found: Mapping[str, Any], *, silent_after_s: float) -> Iterator[str]:
     yield ""
     yield f"turns: {turns['ready']} ready, {turns['queued']} queued behind, {turns['running']} running"
     yield f"oldest owed: {turns['oldest_due_s']:.1f} s"
-    for name in POOLS:
+    for name in BACKGROUND_POOLS:
         if (owed := found["pools"][name]).get("ready") is not None:
             yield (
                 f"{name}: {owed['ready']} ready, {owed['running']} running, {owed['parked']} parked,"

@@ -17,8 +17,8 @@ from typing import Any, Final, Self, TypeVar
 
 import httpx2
 
-from producer.cli.talk import ServerEvent, read_events
 from producer.dev.places import Say
+from producer.dev.talk import ServerEvent, read_events
 from shared.domain.errors import Unavailable
 
 FACT: Final = "My favourite colour is teal."

@@ -13,6 +13,7 @@ from producer.metrics import CONTENT_TYPE
 from producer.parts import ProducerParts
 from shared.database.readiness import StandbyMode, read_readiness
 from shared.domain.errors import TurnkeeperError
+from shared.jobs.queue import BACKGROUND_POOLS
 from shared.wakes.names import TURNS
 
 #: A probe answers within this, whatever the database does.
@@ -101,10 +102,13 @@ async def metrics(parts: Parts) -> Response:
             seen = [w for w in workers if w["silent_s"] < SEEN_PERIODS * parts.settings.worker_seen_s]
             served = sorted({revision for w in seen for revision in w["revisions"]})
             backlog = await parts.queue.backlog(TURNS, served or [""])
+            items = {pool: await parts.jobs.backlog(pool) for pool in BACKGROUND_POOLS}
     except (TurnkeeperError, TimeoutError):
         parts.metrics.show_store_away()
     else:
         parts.metrics.show_queue(TURNS, backlog, seen)
+        for pool, owed in items.items():
+            parts.metrics.show_pool(pool, owed)
     return Response(parts.metrics.render(), media_type=CONTENT_TYPE)
 
 

@@ -17,6 +17,7 @@ from shared.conformance.turn_stage import (
     step,
 )
 from shared.domain.errors import FenceLost, TurnClosed
+from shared.domain.ids import WorkerId
 from shared.turns.queue import Cancelled, Claim, Ended, Ending, Receipt, TurnView
 
 DAY_S = 86_400.0
@@ -325,6 +326,20 @@ async def workers(subject: TurnQueueSubject) -> None:
     for _ in range(2):
         await s.queue.gone(s.worker)
         same(await row(), None, "it is forgotten")
+
+
+@check("a worker process that was killed is forgotten after a long silence, one that lives is not")
+async def silent_workers(subject: TurnQueueSubject) -> None:
+    s = await stage(subject)
+    await s.queue.seen(seen(s.worker))
+    await subject.advance(3_600)
+    living = WorkerId(f"{s.worker}-living")
+    await s.queue.seen(seen(living))
+    same(await s.queue.forget_silent(7_200), 0, "nobody was silent for so long")
+    require(await s.queue.forget_silent(1_800) >= 1, "the silent one is counted")
+    listed = [w["id"] for w in await s.queue.workers()]
+    same((s.worker in listed, living in listed), (False, True), "the one that was heard since stays")
+    await s.queue.gone(living)
 
 
 @check("a whole turn leaves exactly its own records, each once and in order")

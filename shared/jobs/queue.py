@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from shared.domain.ids import OwnerId, WorkerId
 from shared.leases.fence import Fence
@@ -14,6 +14,7 @@ How = Literal["done", "retry", "wait", "release", "park"]
 Settled = Literal["idle", "ready", "parked", "lost"]
 
 ATTEMPTS_MAX = 5
+BACKGROUND_POOLS: Final[tuple[Pool, ...]] = ("activity", "remember", "index")
 
 
 @dataclass(frozen=True, slots=True)

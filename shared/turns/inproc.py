@@ -304,6 +304,15 @@ class InprocTurnQueue:
         await self._store.reached()
         self._tables.workers.pop(worker, None)
 
+    async def forget_silent(self, older_than_s: float) -> int:
+        """See the port."""
+        await self._store.reached()
+        heard_after = self._store.now() - timedelta(seconds=older_than_s)
+        silent = [worker for worker, row in self._tables.workers.items() if row.last_seen < heard_after]
+        for worker in silent:
+            del self._tables.workers[worker]
+        return len(silent)
+
     async def workers(self) -> Sequence[Mapping[str, Any]]:
         """See the port."""
         await self._store.reached()

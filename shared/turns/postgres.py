@@ -244,6 +244,11 @@ class PostgresTurnQueue:
         """See the port."""
         await self._polls.call("worker.gone", _SQL["gone"], {"id": worker}, repeatable=True)
 
+    async def forget_silent(self, older_than_s: float) -> int:
+        """See the port."""
+        params = {"older_s": older_than_s}
+        return len(await self._db.call("worker.forget", _SQL["forget_silent"], params, repeatable=True))
+
     async def workers(self) -> Sequence[Mapping[str, Any]]:
         """See the port."""
         return await self._db.read("worker.list", _SQL["workers"], {})

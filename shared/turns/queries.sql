@@ -73,6 +73,9 @@ INSERT INTO workers (id, host, pid, queues, revisions, capacity, held, version, 
 -- name: gone
 DELETE FROM workers WHERE id = %(id)s
 
+-- name: forget_silent
+DELETE FROM workers WHERE last_seen < clock_timestamp() - make_interval(secs => %(older_s)s) RETURNING id
+
 -- name: workers
 SELECT id, host, pid, queues, revisions, capacity, held, version, draining, started_at,
        extract(epoch FROM clock_timestamp() - last_seen)::double precision AS silent_s

@@ -228,7 +228,7 @@ class WorkerSeen:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a pool owes: ready and due rows, queued rows behind them, running rows, the oldest due one's age."""
+    """What a pool owes: ready rows, due or not; queued rows behind them; running rows; the oldest due one's age."""
 
     ready: int
     queued: int
@@ -348,8 +348,15 @@ class TurnQueue(Protocol):
         """Forget a worker process that stops in order."""
         ...
 
+    async def forget_silent(self, older_than_s: float) -> int:
+        """Forget worker processes that were silent for longer than this; returns how many.
+
+        To the turns they held it changes nothing: an absent process is gone, as a silent one is.
+        """
+        ...
+
     async def workers(self) -> Sequence[Mapping[str, Any]]:
-        """Read all worker rows with their silence in seconds."""
+        """Read all worker rows, at most 1,000, with their silence in seconds."""
         ...
 
     async def backlog(self, pool: str, revisions: Sequence[str] = ()) -> Backlog:

@@ -116,3 +116,38 @@ def test_a_background_worker_killed_between_two_saves_costs_and_doubles_nothing(
         "SELECT 1 FROM memory_chunks c JOIN memory_documents d ON d.namespace = c.namespace AND d.id = c.source_id"
         " WHERE c.generation <> d.generation"
     )
+
+
+@pytest.mark.behaviour("REM-14", "DST-13", "REM-58")
+def test_a_model_that_is_away_over_a_restart_delays_the_fact_and_says_so(system: MemorySystem) -> None:
+    """F13: the receipt shows why it waits, and the fact is remembered once everything is back."""
+    eventually(lambda: settled(system), "the former cases are settled")
+    for pool in ("remember", "index"):
+        system.successors[pool].send_signal(signal.SIGSTOP)
+    tell(system, "My favourite outage is short.")
+    eventually(lambda: pending(system), "the intent is admitted")
+    [intent] = pending(system)
+    system.processes.stop(["model"])
+    worker = system.start_worker("remember")
+    waits = eventually(lambda: receipt(system, intent)["status"] == "retrying", "a first try")
+    assert waits
+    assert receipt(system, intent)["last_failure"].startswith("model.")
+
+    worker.kill()
+    system.start_model()
+    for pool in ("remember", "index"):
+        system.successors[pool].send_signal(signal.SIGCONT)
+    eventually(lambda: receipt(system, intent)["status"] == "completed", "the fact is settled")
+    assert receipt(system, intent)["outcome"] == "applied"
+    assert [line for line in lines(system) if "outage" in line] == ["The user's favourite outage is short."]
+
+
+def pending(system: System) -> list[str]:
+    """Return the ids of intents that are not completed."""
+    return [row["id"] for row in system.query("SELECT id FROM memory_intents WHERE progress <> 'completed'")]
+
+
+def receipt(system: System, intent: str) -> dict[str, Any]:
+    """Return an intent's receipt as its owner reads it."""
+    answer: dict[str, Any] = system.http.get(f"/v1/memory/intents/{intent}").raise_for_status().json()
+    return answer

@@ -20,8 +20,8 @@ from typing import Self
 import psycopg
 import pytest
 
-from producer.cli.talk import Conversation, ServerEvent, Turn
 from producer.dev.run_file import RunFile, process_start, write_run_file
+from producer.dev.talk import Conversation, ServerEvent, Turn
 from shared.database.embedded import EmbeddedServers
 from shared.domain.ids import OwnerId, WorkerId
 from shared.feed.redis import RedisFeed

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from producer.admission import admit_turn
-from producer.cli.talk import ServerEvent, read_events
+from producer.dev.talk import ServerEvent, read_events
 from producer.routes.streams import answer_with_events
 from producer.wire import TurnRequest, admission_answer
 from shared.domain.errors import StoreUnavailable

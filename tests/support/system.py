@@ -79,8 +79,7 @@ class System:
         self._names = 0
 
     def __enter__(self) -> Self:
-        self._start("model", "producer.dev.offline", "--port", str(self.model_port))
-        eventually(lambda: _ok(self._model, "/healthz"), "the offline model")
+        self.start_model()
         return self
 
     def __exit__(
@@ -93,6 +92,12 @@ class System:
         self.processes.stop()
 
     # --- processes -------------------------------------------------------------------------------------------
+
+    def start_model(self) -> Child:
+        """Start the offline model, always on the same port, and wait until it answers."""
+        child = self._start("model", "producer.dev.offline", "--port", str(self.model_port))
+        eventually(lambda: _ok(self._model, "/healthz"), "the offline model")
+        return child
 
     def start_producer(self, **env: str) -> Child:
         """Start the producer and wait until it is ready."""

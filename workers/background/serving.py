@@ -13,6 +13,7 @@ from typing import Final
 from shared.domain.errors import Broken, Exhausted, FenceLost, TurnkeeperError, Unavailable
 from shared.domain.ids import WorkerId
 from shared.jobs.queue import How, JobClaim, JobQueue, Pool
+from workers.cancellation import is_cancelled
 from workers.lease_keeper import LeaseKeeper
 
 _log: Final = logging.getLogger(__name__)
@@ -132,7 +133,11 @@ class JobServer:
             return "wait", self._note(claim, error)
         except TimeoutError:
             return "retry", self._note(claim, TimeoutError(f"no end within {self._policy.deadline_s:g} s"))
-        except Exception as error:  # an item's failure is its own: it is parked with its code (DST-13)
+        except (Exception, asyncio.CancelledError) as error:
+            # An item's failure is its own: it is parked with its code (DST-13). So is a cancellation that is not ours:
+            # taken for a drain, it would be released and claimed again for ever.
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
             return "park", self._note(claim, error)
 
     async def _settle(self, claim: JobClaim, how: How | None, failure: str | None) -> None:
@@ -153,7 +158,7 @@ class JobServer:
         ceiling = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(tries, 16))
         return self._rng.uniform(RETRY_FIRST_S, max(RETRY_FIRST_S, ceiling))
 
-    def _note(self, claim: JobClaim, error: Exception) -> str:
+    def _note(self, claim: JobClaim, error: BaseException) -> str:
         code = error.code if isinstance(error, TurnkeeperError) else Broken.code
         if isinstance(error, TimeoutError):
             code = "timeout"
@@ -181,7 +186,7 @@ class JobServer:
         }
 
 
-def _where(error: Exception) -> dict[str, object]:
+def _where(error: BaseException) -> dict[str, object]:
     """Name an unknown error by type and place; its text may hold what is remembered, or whose it is (law 9)."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown"

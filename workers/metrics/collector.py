@@ -12,6 +12,11 @@ from prometheus_client.registry import Collector
 Figures = Mapping[str, float]
 
 
+def copied(counts: Mapping[str, float]) -> Figures:
+    """Return counts as they stand now: a scrape has its own thread, and the loop may count something new meanwhile."""
+    return {name: float(count) for name, count in list(counts.items())}
+
+
 class PartsCollector(Collector):
     """Collects counters and gauges from plain figures; knows nothing of the parts."""
 

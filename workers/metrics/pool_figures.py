@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workers.background.building import BackgroundParts
-from workers.metrics.collector import PartsCollector
+from workers.metrics.collector import PartsCollector, copied
 
 
 def pool_figures(collector: PartsCollector, parts: BackgroundParts) -> None:
@@ -18,13 +18,13 @@ def pool_figures(collector: PartsCollector, parts: BackgroundParts) -> None:
         f"turnkeeper_{pool}_settled",
         f"Items of {pool}, by how they were settled.",
         "how",
-        lambda: {k: float(v) for k, v in counts.settled.items()},
+        lambda: copied(counts.settled),
     )
     collector.add_counter(
         f"turnkeeper_{pool}_failures",
         f"Failed tries of {pool}, by code.",
         "code",
-        lambda: {k: float(v) for k, v in counts.failures.items()},
+        lambda: copied(counts.failures),
     )
     collector.add_counter(
         f"turnkeeper_{pool}_leases",

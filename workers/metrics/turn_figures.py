@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers.metrics.collector import PartsCollector
+from workers.metrics.collector import PartsCollector, copied
 from workers.stores import WorkerStores
 from workers.turns.building import TurnParts
 
@@ -18,13 +18,13 @@ def turn_figures(collector: PartsCollector, parts: TurnParts, stores: WorkerStor
         "turnkeeper_turns_ended",
         "Turns that this process ended, by outcome.",
         "outcome",
-        lambda: {k: float(v) for k, v in runner.counts.ended.items()},
+        lambda: copied(runner.counts.ended),
     )
     collector.add_counter(
         "turnkeeper_turns_lost",
         "Turns that were no longer ours, by reason.",
         "reason",
-        lambda: {k: float(v) for k, v in holdings.counts.lost.items()},
+        lambda: copied(holdings.counts.lost),
     )
     collector.add_counter(
         "turnkeeper_turn_events",
@@ -57,5 +57,5 @@ def turn_figures(collector: PartsCollector, parts: TurnParts, stores: WorkerStor
             f"turnkeeper_store_{figure}",
             f"{figure} by unit of work.",
             "unit",
-            lambda figure=figure: {u: float(getattr(c, figure)) for u, c in counters.units.items()},  # type: ignore[misc]  # mypy cannot type a lambda's default
+            lambda figure=figure: {u: float(getattr(c, figure)) for u, c in list(counters.units.items())},  # type: ignore[misc]  # mypy cannot type a lambda's default
         )

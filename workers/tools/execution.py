@@ -10,6 +10,7 @@ from typing import Any, Final
 from shared.agents.tools import ToolContext, call_handler
 from shared.domain.bounds import clean_text
 from shared.domain.errors import CallAbandoned
+from workers.cancellation import is_cancelled
 from workers.executor import BoundedExecutor
 from workers.tools.calls import PlannedCall, Settled, settled_error
 
@@ -35,7 +36,7 @@ async def run_call(plan: PlannedCall, context: ToolContext, executor: BoundedExe
     except asyncio.CancelledError as error:
         # Ours is never caught; one that the handler raised by itself (a task of its own was cancelled) is a failure:
         # taken for ours it would hand the turn back, uncounted, again and again.
-        if (task := asyncio.current_task()) is None or task.cancelling():
+        if is_cancelled():
             raise
         return _failure_of(plan, error)
     except (

@@ -7,6 +7,7 @@ results as they finish, and the whole step together with the next request's head
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -44,6 +45,8 @@ from workers.executor import BoundedExecutor
 from workers.tools.calls import PlannedCall, Settled, name_calls, plan_calls
 from workers.tools.execution import run_call
 from workers.turns.writer import TurnWriter
+
+_log: Final = logging.getLogger(__name__)
 
 RUN: Final = 0
 #: Tries of one step when the stream breaks after text was shown; the adapter bounds what fails before that.
@@ -444,8 +447,10 @@ def _memory_result(run_id: str, n: int, step: int, call: StoredCall, settled: Se
 
 
 async def _cancel_all(running: dict[asyncio.Task[Settled], PlannedCall]) -> None:
-    """Cancel handlers that still run and give them a bounded time to clean up."""
+    """Cancel handlers that still run and give them a bounded time to clean up; one that goes on all the same is told of."""
     for task in running:
         task.cancel()
     if running:
-        await asyncio.wait(running, timeout=CANCEL_TOOLS_S)
+        _, deaf = await asyncio.wait(running, timeout=CANCEL_TOOLS_S)
+        for task in deaf:
+            _log.error("a tool goes on although it was cancelled", extra={"tool": running[task].stored.name})

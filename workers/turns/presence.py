@@ -28,6 +28,7 @@ class Presence:
     revisions: Sequence[str]
     capacity: int
     held: Callable[[], int]
+    draining: Callable[[], bool]
     every_s: float
 
     async def write(self) -> None:
@@ -42,6 +43,7 @@ class Presence:
                 capacity=self.capacity,
                 held=self.held(),
                 version=VERSION,
+                draining=self.draining(),
             )
         )
 

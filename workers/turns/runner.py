@@ -46,6 +46,7 @@ from shared.sessions.vocabulary import (
     UserMessage,
 )
 from shared.turns.queue import CallEntry, Claim, Ended, Ending, Opened, Outcome, TurnQueue
+from workers.cancellation import is_cancelled
 from workers.context.transcript import fold
 from workers.executor import BoundedExecutor
 from workers.turns.holdings import Holding, Holdings
@@ -147,7 +148,11 @@ class TurnRunner:
                 ended = await _end(writer, closing)
             except (FenceLost, SessionBusy):
                 raise
-            except Exception as error:  # whatever escapes a turn is stored as its end (decision 3)
+            except (Exception, asyncio.CancelledError) as error:
+                # Whatever escapes a turn is stored as its end (decision 3); a cancellation that is not ours too: taken for
+                # ours, it would hand the turn back, uncounted, again and again.
+                if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                    raise
                 closing = await self._failure(claim, writer, loop, error)
                 ended = await _end(writer, closing)
             feed.close(ended=True)
@@ -256,7 +261,7 @@ class TurnRunner:
         return ""
 
     async def _failure(
-        self, claim: Claim, writer: TurnWriter, loop: StepLoop | None, error: Exception
+        self, claim: Claim, writer: TurnWriter, loop: StepLoop | None, error: BaseException
     ) -> Closing:
         """Return the closing commit of a failed turn: a reply without text, the stable code, calls left open unknown.
 

@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from shared.conformance.turn_stage import seen
 from shared.domain.errors import LeaseHeld, StoreUnavailable
+from shared.domain.ids import WorkerId
 from shared.leases.inproc import InprocLeases, LeaseTable
 from shared.leases.port import NamedLease
 from shared.models.scripted import ScriptedModel
@@ -16,7 +18,7 @@ from shared.turns.inproc_rows import TurnTables
 from shared.wakes.inproc import InprocWakes
 from tests.support.turn_world import LEASE_S, TurnWorld
 from tests.support.virtual_time import loop_clock, virtual_time
-from workers.sweeps import BATCH, BATCHES_MAX, Sweep, Sweeps, turn_sweeps
+from workers.sweeps import BATCH, BATCHES_MAX, FORGET_WORKERS_S, Sweep, Sweeps, turn_sweeps
 
 EVERY_S = 5.0
 SWEEP_LEASE_S = 15.0
@@ -310,3 +312,17 @@ async def test_rows_past_their_deadline_are_ended_batch_by_batch_and_a_pass_has_
     assert (first.status, first.code) == ("expired", "turn.deadline")
     assert upkeep.wakes.rings == [("turns", ())]
     assert BATCHES_MAX * BATCH >= 1_000
+
+
+@virtual_time
+async def test_the_row_of_a_killed_process_is_forgotten_in_the_end_and_that_of_a_living_one_never() -> None:
+    world = TurnWorld(ScriptedModel([]))
+    upkeep = Upkeep(world)
+    for worker in ("killed", "living"):
+        await world.queue.seen(seen(WorkerId(worker)))
+    await asyncio.sleep(FORGET_WORKERS_S)
+    await world.queue.seen(seen(WorkerId("living")))
+    assert await upkeep.acts["workers.forget"]() == 0
+    await asyncio.sleep(1)
+    assert await upkeep.acts["workers.forget"]() == 1
+    assert [row["id"] for row in await world.queue.workers()] == ["living"]

@@ -140,18 +140,18 @@ def test_the_document_is_recorded_when_its_newest_source_was() -> None:
 def test_a_profile_that_is_full_is_refused_and_not_cut_but_still_corrected() -> None:
     full = put(None, ("s-0", "0"))
     for n in range(1, 128):
-        full = put(full, (f"s-{n}", str(n)))
-    source = said()
+        full = put(full, (f"s-{n}", str(n)), source=said(n + 1))
+    source = said(500)
     assert merge(document(full), proposal([("more", "more")], source, 100), source) == Reject("profile-full")
-    assert put(full, ("s-7", "seven"), source=said(2)).text.split("\n")[7] == "seven"
+    assert put(full, ("s-7", "seven"), source=said(501)).text.split("\n")[7] == "seven"
 
 
 def test_subjects_beyond_the_bound_of_metadata_are_refused() -> None:
     long = [(f"{'x' * 60}-{n:03}", str(n)) for n in range(127)]
-    source = said()
     content: Content | None = None
     decision = None
-    for subject in long:
+    for n, subject in enumerate(long, start=1):
+        source = said(n)
         decision = merge(document(content) if content else None, proposal([subject], source, 100), source)
         if not isinstance(decision, PutContent):
             break
@@ -174,3 +174,15 @@ def test_a_document_that_is_no_profile_is_refused(text: str, subjects: object) -
 def test_a_withdrawn_document_is_refused() -> None:
     source = said()
     assert merge(document(None), proposal([("a", "b")], source, 1), source) == Reject("target-withdrawn")
+
+
+@pytest.mark.behaviour("REM-26")
+def test_a_statement_that_is_read_again_in_other_words_leaves_no_fact_twice() -> None:
+    source = said(1)
+    first = put(None, ("favourite-colour", "Favourite colour: teal."), ("name", "Ann."), source=source)
+    other = put(first, ("diet", "No meat."), source=said(2))
+    again = put(other, ("colour", "The user likes teal best."), source=source)
+    assert again.text.split("\n") == ["No meat.", "The user likes teal best."]
+    # Read again in the same words, in whatever order, it changes nothing.
+    same = proposal([("name", "Ann."), ("favourite-colour", "Favourite colour: teal.")], source, 100)
+    assert merge(document(first), same, source) == NoChange("known")

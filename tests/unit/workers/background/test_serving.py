@@ -482,3 +482,15 @@ async def test_places_that_go_round_once_more_do_not_move_the_rotation_back() ->
     assert [held.claim.owner for held in claimed] == ["ann", "ann", "bob", "cy", "ann"]
     await bench.server.claim(1, ())
     assert bench.queue.cursors == ["", "cy"]
+
+
+@virtual_time
+@pytest.mark.behaviour("DST-13")
+async def test_a_cancellation_that_a_pass_raises_by_itself_parks_its_item_and_is_no_drain() -> None:
+    async def stray(claim: JobClaim) -> None:
+        raise asyncio.CancelledError
+
+    bench = Bench(stray)
+    await bench.owe()
+    await bench.run()
+    assert (bench.row().status, bench.queue.settled) == ("parked", [("park", 0.0, "defect")])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 
 import pytest
 
@@ -17,8 +17,10 @@ from shared.domain.errors import (
 from shared.models.scripted import Script, ScriptedModel, ScriptedReply
 from shared.models.types import (
     AssistantMessage,
+    ModelEvent,
     ModelRequest,
     SystemMessage,
+    TextDelta,
     ToolMessage,
     Usage,
     UserMessage,
@@ -163,3 +165,51 @@ async def test_a_tool_that_raises_a_cancellation_of_its_own_does_not_end_or_hand
     await world.process().run()
     assert world.data("memory.tool-result")[0]["text"] == "CancelledError"
     assert (await world.view(turn)).outcome == "completed"
+
+
+class StrayModel(ScriptedModel):
+    """A model whose client cancels a task of its own and lets that out."""
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        self.requests.append(request)
+        yield TextDelta("so ")
+        raise asyncio.CancelledError
+
+
+@virtual_time
+@pytest.mark.behaviour("SES-147")
+async def test_a_cancellation_that_the_model_raises_by_itself_fails_the_turn_and_hands_nothing_back() -> None:
+    world = TurnWorld(StrayModel([]))
+    turn = await world.admit()
+    process = world.process()
+    await process.run()
+    view = await world.view(turn)
+    assert (view.outcome, view.code, view.failure) == ("failed", "turn.defect", "CancelledError")
+    assert (len(world.model.requests), process.runner.counts.handed_back) == (1, 0)
+
+
+@virtual_time
+async def test_a_tool_that_goes_on_although_it_was_cancelled_is_told_of_and_holds_nothing_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    over = asyncio.Event()
+
+    async def deaf() -> None:
+        while not over.is_set():
+            try:
+                await over.wait()
+            except asyncio.CancelledError:
+                continue
+
+    world = TurnWorld(
+        ScriptedModel([calls("deaf")]),
+        tool(name="deaf", description="Hear nothing.", timeout_s=100)(deaf),
+        policy=Policy(max_duration_s=5),
+    )
+    turn = await world.admit()
+    try:
+        await world.process().run()
+    finally:
+        over.set()
+    assert (await world.view(turn)).code == "turn.timeout"
+    assert "a tool goes on although it was cancelled" in [r.message for r in caplog.records]
