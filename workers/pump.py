@@ -85,8 +85,15 @@ class Pump(Generic[W]):
     # --- from outside ----------------------------------------------------------------------------------------
 
     def offer(self, ids: Sequence[str] = ()) -> None:
-        """Take a wake. Ids past ``hints_max`` waiting ones are dropped and counted; the wake itself never is."""
+        """Take a wake. Ids past ``hints_max`` waiting ones are dropped and counted; the wake itself never is.
+
+        A pump that stops passes it on to the workers elsewhere, if it names ids: one without may be that very ring.
+        """
         self._counts["offered"] += 1
+        if self._stopping:
+            if ids:
+                self._ring_elsewhere()
+            return
         for one in ids:
             if one in self._hints:
                 continue
@@ -121,6 +128,8 @@ class Pump(Generic[W]):
             await asyncio.wait({self._claiming}, timeout=timeout_s)
             self._claiming.cancel()
             await asyncio.wait({self._claiming}, timeout=CLEAN_UP_S)
+        if self._hints:
+            self._ring_elsewhere()  # wakes that no claim of ours followed any more
         left = deadline - asyncio.get_running_loop().time()
         if self._held and left > 0:
             await asyncio.wait(set(self._held), timeout=left)

@@ -1,14 +1,13 @@
 """How statements reach Postgres on hot paths: a bounded psycopg pool of autocommit connections.
 
-A rule that branches under a lock is one SQL function, so most units of work are one statement: one round trip and one
-commit. Where several statements belong together, BEGIN, the statements and COMMIT go out in one pipeline and are
-synced once. Nothing is set on the database session, so a transaction pooler may stand in between.
+A rule that branches under a lock is one SQL function, so a unit of work is one statement: one round trip and one commit
+(decision 0002). Nothing is set on the database session, so a transaction pooler may stand in between.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -125,29 +124,6 @@ class Database:
                 cursor = await connection.execute(statement.text, params)
                 return await cursor.fetchall() if cursor.description else []
 
-    async def transact(self, unit: str, steps: Sequence[tuple[Statement, Params]]) -> list[list[Row]]:
-        """Send BEGIN, the statements and COMMIT in one pipeline, synced once; return each statement's rows."""
-        names = "+".join(s.name for s, _ in steps)
-        with translated(names):
-            async with self._pool.connection() as connection:
-                try:
-                    async with connection.pipeline():
-                        await connection.execute("BEGIN")
-                        cursors = [await connection.execute(s.text, p) for s, p in steps]
-                        await connection.execute("COMMIT")
-                    answers = [await c.fetchall() if c.description else [] for c in cursors]
-                except psycopg.Error:
-                    await _roll_back(connection)
-                    raise
-        self.counters.add(
-            unit,
-            statements=len(steps) + 2,
-            round_trips=1,
-            commits=1,
-            rows=sum(map(len, answers)),
-        )
-        return answers
-
     @asynccontextmanager
     async def connection(self, unit: str) -> AsyncIterator[AsyncConnection[Row]]:
         """Lend a connection to a cold path (a read in pages, a test); what it sends is not counted."""
@@ -188,9 +164,3 @@ class Database:
                 await connection.close()
                 raise
             return connection
-
-
-async def _roll_back(connection: AsyncConnection[Row]) -> None:
-    """Leave no transaction behind; a connection that cannot even roll back is thrown away by the pool."""
-    if not connection.closed:
-        await connection.rollback()

@@ -79,7 +79,6 @@ class InprocJobQueue:
         places: int,
         lease_s: float,
         cursor: str = "",
-        hints: Sequence[str] = (),
     ) -> Sequence[JobClaim]:
         """See the port."""
         now = await self._now()

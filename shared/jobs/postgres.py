@@ -46,7 +46,6 @@ class PostgresJobQueue:
         places: int,
         lease_s: float,
         cursor: str = "",
-        hints: Sequence[str] = (),
     ) -> Sequence[JobClaim]:
         """See the port."""
         params = {
@@ -55,7 +54,6 @@ class PostgresJobQueue:
             "places": places,
             "lease_s": lease_s,
             "cursor": cursor,
-            "hints": list(hints),
             "attempts_max": self._attempts_max,
         }
         rows = await self._db.call(f"{pool}.claim", _SQL["claim"], params)

@@ -5,7 +5,7 @@ SELECT job_owe_v1(%(pool)s, %(id)s, %(owner)s)
 
 -- name: claim
 SELECT job_id, owner, epoch, token, attempts, waits, lost FROM job_claim_v1(%(pool)s, %(worker)s, %(places)s::int,
-  %(lease_s)s::real, %(cursor)s, %(hints)s::text[], %(attempts_max)s::int)
+  %(lease_s)s::real, %(cursor)s, %(attempts_max)s::int)
 
 -- name: renew
 SELECT job_id, result FROM job_renew_v1(%(pool)s, %(ids)s::text[], %(tokens)s::uuid[], %(lease_s)s::real)

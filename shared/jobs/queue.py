@@ -81,7 +81,6 @@ class JobQueue(Protocol):
         places: int,
         lease_s: float,
         cursor: str = "",
-        hints: Sequence[str] = (),
     ) -> Sequence[JobClaim]:
         """Claim up to ``places`` items: lost ones first, then due ones, an even share an owner from ``cursor`` on.
 

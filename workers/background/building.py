@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from memory_pipeline.activity.postgres import PostgresActivityStore
@@ -17,6 +19,7 @@ from memory_pipeline.index.embedding import open_embedder, profile_of, search_by
 from memory_pipeline.index.limits import SemanticIndexLimits
 from memory_pipeline.index.port import SemanticIndex
 from memory_pipeline.index.postgres import PostgresSemanticIndex
+from memory_pipeline.index.profile import SemanticProfile
 from memory_pipeline.index.refresh import refresh_source
 from memory_pipeline.namespaces.owners import owner_namespace
 from memory_pipeline.recall.compose import recall
@@ -28,7 +31,7 @@ from memory_pipeline.remembering.sources import session_sources
 from memory_pipeline.store.documents import MemoryKey
 from memory_pipeline.store.postgres import PostgresMemoryStore
 from shared.agents.memory import MemoryPolicy
-from shared.domain.errors import ConfigError, TurnkeeperError
+from shared.domain.errors import ConfigError, TurnkeeperError, Unavailable
 from shared.domain.ids import OwnerId
 from shared.jobs.queue import JobClaim, Pool
 from shared.leases.watchdog import lease_trusted_for
@@ -42,6 +45,10 @@ from workers.pump import Pump
 from workers.stores import WorkerStores
 from workers.turns.runner import Recall
 
+_log: Final = logging.getLogger(__name__)
+
+#: Seconds before documents are looked through again after trouble outside.
+OWE_AGAIN_S: Final = 5.0
 #: An activity pass is not renewed: its lease is trusted for its deadline and what a release may take (decision 27); were
 #: it shorter, the watchdog would end each slow pass, and its item would wait for the lease instead of its backoff.
 ACTIVITY_LEASE_SLACK_S: Final = 1.0
@@ -159,7 +166,8 @@ async def build_index(
             field="TURNKEEPER_EMBEDDING_MODEL",
         )
     index = PostgresSemanticIndex(stores.database)
-    await _own_profile(index, embedder)
+    profile = profile_of(embedder)
+    await index.register(profile)
     documents = PostgresMemoryStore(stores.database)
 
     async def run_pass(claim: JobClaim) -> None:
@@ -174,7 +182,8 @@ async def build_index(
 
     policy = _renewed("index", settings, settings.index_deadline_s)
     bound = min(capacity, settings.index_capacity)
-    return _parts(settings, stores, policy, run_pass, capacity=bound, gate=gate)
+    parts = _parts(settings, stores, policy, run_pass, capacity=bound, gate=gate)
+    return replace(parts, services=(*parts.services, partial(_owe_missing, index, profile)))
 
 
 async def _warm(embedder: Embedder) -> None:
@@ -183,15 +192,18 @@ async def _warm(embedder: Embedder) -> None:
         await embedder.embed(["warm"])
 
 
-async def _own_profile(index: SemanticIndex, embedder: Embedder) -> None:
-    """Register this process's profile and owe every document that it lacks, batch by batch."""
-    profile = profile_of(embedder)
-    await index.register(profile)
+async def _owe_missing(index: SemanticIndex, profile: SemanticProfile) -> None:
+    """Owe every document that the profile lacks, batch by batch, beside the pool's work; then rest until the drain."""
     after: MemoryKey | None = None
-    while True:
-        batch = await index.owe_missing(profile, after=after)
-        if (after := batch.next_after) is None:
-            return
+    looking = True
+    while looking:
+        try:
+            after = (await index.owe_missing(profile, after=after)).next_after
+            looking = after is not None
+        except Unavailable as error:
+            _log.warning("documents could not be looked through: %s", error, extra={"code": error.code})
+            await asyncio.sleep(OWE_AGAIN_S)
+    await asyncio.Event().wait()
 
 
 def _renewed(pool: Pool, settings: Settings, deadline_s: float) -> PoolPolicy:

@@ -86,7 +86,7 @@ class JobServer:
         self.counts = PoolCounts()
 
     async def claim(self, places: int, hints: Sequence[str]) -> Sequence[HeldJob]:
-        """Own up to ``places`` items; see :class:`workers.pump.Pump`."""
+        """Own up to ``places`` items; see :class:`workers.pump.Pump`. Hints say that there is work; the rotation says whose."""
         sent_at = asyncio.get_running_loop().time()
         claims = await self._queue.claim(
             self._policy.pool,
@@ -94,7 +94,6 @@ class JobServer:
             places=places,
             lease_s=self._policy.lease_s,
             cursor=self._cursor,
-            hints=hints,
         )
         held = [HeldJob(claim) for claim in claims]
         for one in held:

@@ -344,3 +344,30 @@ async def test_serving_ends_with_the_pump_and_a_cancelled_server_cancels_what_it
 
 async def test_a_pump_that_never_served_drains() -> None:
     await Bench(Store()).pump.drain(NEVER_S)
+
+
+@pytest.mark.behaviour("DST-18")
+async def test_a_pump_that_drains_passes_wakes_on_to_the_workers_elsewhere() -> None:
+    """What a drained turn promotes, or is given back, is offered to a pump that claims no more."""
+    async with serving(Bench(Store("a"), capacity=1)) as bench:
+        await bench.until_running("a")
+        rings = bench.rings
+        draining = asyncio.create_task(bench.pump.drain(NEVER_S))
+        await settle()
+        bench.pump.offer(["promoted"])
+        assert bench.rings == rings + 1
+        bench.pump.offer()
+        assert bench.rings == rings + 1, "a ring of our own that came back is not rung again"
+        bench.release("a")
+        await draining
+
+
+@pytest.mark.behaviour("DST-18")
+async def test_a_wake_that_came_too_late_to_be_followed_is_passed_on_by_the_drain() -> None:
+    async with serving(Bench(Store("a"), capacity=1)) as bench:
+        await bench.until_running("a")
+        await settle()
+        rings = bench.rings
+        bench.pump.offer(["b"])
+        await bench.pump.drain(0.01)
+        assert bench.rings == rings + 1

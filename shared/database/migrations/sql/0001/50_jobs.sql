@@ -39,7 +39,7 @@ LANGUAGE sql AS $$
 $$;
 
 -- Hands out items: lost ones first, then due ones, an even share an owner, in rotation from the caller's cursor.
-CREATE FUNCTION job_claim_v1(p_pool text, p_worker text, p_places int, p_lease_s real, p_cursor text, p_hints text[],
+CREATE FUNCTION job_claim_v1(p_pool text, p_worker text, p_places int, p_lease_s real, p_cursor text,
                              p_attempts_max int)
 RETURNS TABLE (job_id text, owner text, epoch bigint, token uuid, attempts int, waits int, lost bool)
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
