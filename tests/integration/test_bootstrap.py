@@ -10,7 +10,7 @@ import pytest
 
 from producer.cli.bootstrap import is_current
 
-CHECKOUT = Path(__file__).resolve().parents[4]
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 PROGRAM = '#!/bin/sh\necho "ran $*"\n'
 SET_UP = "import sys\nprint('set up', sys.argv[2])\n"
