@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -54,7 +55,7 @@ class TurnkeeperPool(BasePool):  # type: ignore[misc]  # Celery publishes no typ
 
     def on_start(self) -> None:
         """Build the parts; on failure log why and end the worker with a failure before it consumes."""
-        signals.worker_shutting_down.connect(self._on_signal, weak=False)
+        hear_stop_signals(self._on_signal)
         served = frozenset(self.app.amqp.queues.consume_from) & frozenset(QUEUES)
         build: BuildWorker = symbol_by_name(self.app.conf.turnkeeper_compose)
 
@@ -161,6 +162,14 @@ class TurnkeeperPool(BasePool):  # type: ignore[misc]  # Celery publishes no typ
     def _wake_hub(self) -> None:
         if (hub := self._hub) is not None:
             hub.call_soon(lambda: None)
+
+
+def hear_stop_signals(receiver: Callable[..., None]) -> None:
+    """Have ``receiver`` called, in the signal handler, for every stop signal that Celery takes."""
+    # A second signal can interrupt the first one while it holds this lock: the plain one it comes with would then wait
+    # for itself, and the worker would never stop.
+    signals.worker_shutting_down.lock = threading.RLock()
+    signals.worker_shutting_down.connect(receiver, weak=False)
 
 
 def _leave_by_force() -> None:

@@ -24,7 +24,7 @@ from shared.database.statements import load_statements
 from shared.domain.errors import (
     MemoryCorrupt,
     MemoryOperationConflict,
-    StoreDefect,
+    SchemaOutOfRange,
     StoreUnavailable,
 )
 from shared.domain.ids import OwnerId
@@ -235,7 +235,7 @@ async def test_a_start_on_a_database_without_the_schema_fails_typed_and_creates_
     servers: EmbeddedServers,
 ) -> None:
     url = servers.create_database("memory_empty")
-    with pytest.raises(StoreDefect):
+    with pytest.raises(SchemaOutOfRange):
         async with opened(url):
             pass
     with psycopg.connect(url) as connection:
