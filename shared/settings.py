@@ -68,6 +68,7 @@ class Settings(BaseModel):
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65_535)
     flower_port: int = Field(5555, ge=0, le=65_535)
+    metrics_host: str = "127.0.0.1"
     metrics_port: int = Field(0, ge=0, le=65_535, description="A worker's own metrics; 0 = off.")
     loopback_owner: str = Field(
         "", description="Owner of requests without a key on loopback; empty = keys only."

@@ -60,7 +60,7 @@ async def build_worker(
         await presence.write()
         stack.push_async_callback(presence.leave)
         services.append(presence.write_for_ever)
-        stack.callback(serve_metrics(collector, settings.metrics_port))
+        stack.callback(serve_metrics(collector, settings.metrics_host, settings.metrics_port))
         yield WorkerParts(pumps=pumps, wakes=stores.wakes, services=services, leave=stores.leave)
 
 

@@ -189,6 +189,13 @@ def test_every_service_that_stays_says_whether_it_is_well(name: str) -> None:
         assert any(str(word).endswith(asked) for word in listened)
 
 
+def test_another_container_reaches_every_workers_metrics_and_no_other_machine_does() -> None:
+    for name in sorted(OURS.keys() - {ONE_SHOT, "producer", "flower"}):
+        settings = settings_of(OURS[name])
+        assert (settings.metrics_host, settings.metrics_port) == ("0.0.0.0", 9100)
+        assert "ports" not in OURS[name]
+
+
 def test_published_ports_lead_to_the_ports_that_are_listened_at_and_to_this_machine_alone() -> None:
     published = {name: fill(s["ports"], REQUIRED) for name, s in SERVICES.items() if "ports" in s}
     assert published == {"producer": ["127.0.0.1:8000:8000"], "flower": ["127.0.0.1:5555:5555"]}

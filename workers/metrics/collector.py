@@ -8,6 +8,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from shared.domain.errors import ConfigError
+
 #: (name, what it means, figures by label value); a plain figure has the label value "".
 Figures = Mapping[str, float]
 
@@ -43,16 +45,25 @@ class PartsCollector(Collector):
             yield GaugeMetricFamily(name, text, value=read_gauge())
 
 
-def serve_metrics(collector: PartsCollector, port: int) -> Callable[[], None]:
-    """Serve the metrics on loopback and return what stops it; does nothing for port 0."""
+def serve_metrics(collector: PartsCollector, host: str, port: int) -> Callable[[], None]:
+    """Serve the metrics at an address and return what stops it; does nothing for port 0.
+
+    Raises ``ConfigError`` when nothing can listen there.
+    """
     if port == 0:
         return lambda: None
     registry = CollectorRegistry()
     registry.register(collector)
-    server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        raise ConfigError(
+            f"the metrics cannot listen at {host}:{port}: {error.strerror}", field="TURNKEEPER_METRICS_PORT"
+        ) from error
 
     def stop() -> None:
         server.shutdown()
+        server.server_close()
         thread.join(timeout=1.0)
 
     return stop
