@@ -1,0 +1,73 @@
+"""Another was first, or a fence no longer holds."""
+
+from __future__ import annotations
+
+from shared.domain.errors.families import Conflict
+
+
+class SessionBusy(Conflict):
+    """A turn of the session is unfinished and the caller asked not to queue (SES-38)."""
+
+    code = "session.busy"
+    title = "Session is busy"
+
+
+class KeyConflict(Conflict):
+    """The key was used with other content (SES-41). HTTP 422 (decision 12)."""
+
+    code = "turn.key-conflict"
+    title = "Idempotency key was used with other content"
+
+
+class SessionExists(Conflict):
+    """The creation key was used with other content."""
+
+    code = "session.exists"
+    title = "Session exists"
+
+
+class RevisionConflict(Conflict):
+    """A compare-and-swap commit found another revision; ``expected`` and ``actual`` say which (SES-13)."""
+
+    code = "session.revision"
+    title = "Revision conflict"
+
+
+class CommitTooLate(Conflict):
+    """The store's clock had passed the commit's ``not_after``; nothing was stored (SES-14)."""
+
+    code = "session.late"
+    title = "Commit came too late"
+
+
+class RunIdReused(Conflict):
+    code = "turn.run-reused"
+    title = "Run id was used before"
+
+
+class FenceLost(Conflict):
+    """The writer's fence is no longer the row's: nothing of the write is stored (law 3)."""
+
+    code = "turn.fence-lost"
+    title = "Ownership was lost"
+
+
+class TurnClosed(FenceLost):
+    """Someone else closed the turn. ``reason``: cancelled, interrupted, removed or ended (SES-75)."""
+
+    code = "turn.closed"
+    title = "Turn is closed"
+
+
+class HomeInUse(Conflict):
+    """Another process runs on the same home folder; ``pid`` names it (OPS-01)."""
+
+    code = "home.in-use"
+    title = "Home folder is in use"
+
+
+class LeaseHeld(Conflict):
+    """The lease is another holder's; ``expires_in_s`` says for how long at most."""
+
+    code = "lease.held"
+    title = "Lease is held"

@@ -1,0 +1,47 @@
+"""Spent budgets, tries and times; broken invariants."""
+
+from __future__ import annotations
+
+from shared.domain.errors.families import Broken, Exhausted
+
+
+class QueueFull(Exhausted):
+    """A bound on queued turns is reached; nothing was stored (DST-16)."""
+
+    code = "turn.queue-full"
+    title = "Too many queued turns"
+
+
+class CallAbandoned(Exhausted):
+    """A blocking call of the host did not return in time; what it did is unknown, its thread is lost (DST-31)."""
+
+    code = "call.abandoned"
+    title = "Blocking call took too long"
+
+
+class TurnTimeout(Exhausted):
+    """The turn used up its ``max_duration_s``."""
+
+    code = "turn.timeout"
+    title = "Turn took too long"
+
+
+class SchemaOutOfRange(Broken):
+    """The database's schema and this code do not fit; both versions are named (OPS-05)."""
+
+    code = "schema.range"
+    title = "Schema version out of range"
+
+
+class CorruptRecord(Broken):
+    """A stored row does not decode; session and seq are named, nothing is skipped (SES-160)."""
+
+    code = "session.decode"
+    title = "Stored record does not decode"
+
+
+class StoreDefect(Broken):
+    """The database answered something the contract rules out."""
+
+    code = "store.defect"
+    title = "Store defect"

@@ -1,0 +1,214 @@
+"""The values and protocols of the host's door to sessions (SES-02, SES-34 to 131)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Protocol, TypeVar
+
+from shared.domain.ids import OwnerId, RunId, SessionId, TurnId
+from shared.sessions.records import Draft, Record
+from shared.turns.queue import Outcome
+
+T = TypeVar("T")
+
+Origin = Literal["user", "inbox", "task"]
+CloseReason = Literal["cancelled", "interrupted", "removed", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAddress:
+    """A session and whose it is; with another owner it finds nothing (SES-35)."""
+
+    id: SessionId
+    owner: OwnerId
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTurnView:
+    """The turn that is open now. ``recovering``: nobody holds it, and another attempt may come (SES-121)."""
+
+    turn: int
+    turn_id: TurnId
+    recovering: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """A session as one read saw it. ``turns`` is the highest number begun, ``pending`` counts waiting inbox items."""
+
+    address: SessionAddress
+    turns: int
+    title: str | None
+    open: OpenTurnView | None
+    pending: int
+    seq: int
+    meta: Mapping[str, Any]
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NewTurn:
+    """A turn to begin (TRN-03). ``run_id`` is minted when none is given; ``resumes`` is a turn's number."""
+
+    message: Mapping[str, Any]
+    run_id: RunId | None = None
+    key: str | None = None
+    command: Mapping[str, Any] | None = None
+    meta: Mapping[str, Any] | None = None
+    resumes: int | None = None
+    agent: str = ""
+    agent_revision: str = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedTurn:
+    """A turn as the session admitted it (TRN-39, TRN-40). ``meta`` is empty when none was given."""
+
+    turn_id: TurnId
+    number: int
+    run_id: RunId
+    origin: Origin
+    message: Mapping[str, Any]
+    key: str | None = None
+    command: Mapping[str, Any] | None = None
+    claimed: Sequence[str] = ()
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    resumes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnding:
+    """How a turn ends: what ``turn.ended`` says. ``failure`` is cut to 500 code points."""
+
+    reason: Outcome
+    code: str | None = None
+    failure: str | None = None
+    usage: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTurn:
+    """The answer of an end: the log's seq after it and how many inbox items wait (SES-51)."""
+
+    seq: int
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a ``transact`` decided: records to append (none: nothing is written) and the caller's answer."""
+
+    drafts: Sequence[Draft] = ()
+    answer: Any = None
+
+
+#: Decides from the records that the session holds after a seq the caller named; called again when another was first.
+Decide = Callable[[Sequence[Record]], Decision | Awaitable[Decision]]
+
+
+class TurnWriter(Protocol):
+    """The one way to write an open turn: an ordered write-behind queue over fenced commits (SES-47 to 61, EVT-48 to 62).
+
+    Everything is stored strictly in the order it was queued. The first failed write is latched: every later call raises
+    it. Once someone else closed the turn every call raises ``TurnClosed`` with its reason.
+    """
+
+    @property
+    def session(self) -> SessionAddress: ...
+    @property
+    def admitted(self) -> AdmittedTurn: ...
+
+    async def append(self, drafts: Sequence[Draft], *, framework: bool = False) -> None:
+        """Queue records and go on; waits only while the queue is full. Consecutive appends share a commit.
+
+        Raises ``ReservedKind`` for a framework kind unless ``framework``; nothing of that call is stored (SES-59, 60).
+        """
+        ...
+
+    async def write(self, op: Callable[[], Awaitable[T]]) -> T:
+        """Run a host's own write at its place in the queue and return its result (SES-48)."""
+        ...
+
+    async def transact(self, decide: Decide, *, after: int = 0, kinds: Sequence[str] | None = None) -> Any:
+        """Read, decide, append; decided again with what others wrote when someone else was first (SES-49)."""
+        ...
+
+    async def flush(self) -> int:
+        """Return the log's seq once everything queued before is committed (SES-50)."""
+        ...
+
+    async def end(self, ending: TurnEnding, drafts: Sequence[Draft] = ()) -> EndedTurn:
+        """Flush and write the closing commit, exactly once; after a failure of the store a later call tries again."""
+        ...
+
+    async def closed(self) -> CloseReason:
+        """Complete when the turn takes no more writes, with the reason (SES-53)."""
+        ...
+
+
+class Sessions(Protocol):
+    """The sessions of a host: what everyone reads and writes them through (SES-02, SES-03)."""
+
+    async def create(
+        self,
+        owner: OwnerId,
+        *,
+        key: str | None = None,
+        title: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> SessionView: ...
+
+    async def view(self, address: SessionAddress) -> SessionView: ...
+
+    async def list(
+        self, owner: OwnerId, *, limit: int = 50, before: tuple[datetime, SessionId] | None = None
+    ) -> Sequence[SessionView]: ...
+
+    async def read(
+        self,
+        address: SessionAddress,
+        *,
+        after: int = 0,
+        limit: int = 1_000,
+        kinds: Sequence[str] | None = None,
+    ) -> Sequence[Record]: ...
+
+    def begin(self, address: SessionAddress, turn: NewTurn) -> AbstractAsyncContextManager[TurnWriter]:
+        """Open a turn for the block, with its ``turn.started`` in one commit.
+
+        Raises, before anything is opened or counted, ``TurnDuplicate``, ``KeyConflict``, ``RunIdReused``,
+        ``SessionBusy``, ``NotResumable``, ``TurnRefused``, ``SessionMissing``, ``SessionContended`` or a store error. A
+        block that leaves without :meth:`TurnWriter.end` ends the turn failed (``turn.unended``), a cancelled one
+        interrupted (``turn.interrupted``).
+        """
+        ...
+
+    async def cancel(self, address: SessionAddress, turn: int) -> bool:
+        """End exactly that turn as cancelled, durably; False when it had ended or nobody held it (SES-125 to 129)."""
+        ...
+
+    async def transact(
+        self, address: SessionAddress, decide: Decide, *, after: int = 0, kinds: Sequence[str] | None = None
+    ) -> Any:
+        """Check, then append, outside a turn (SES-62 to 65)."""
+        ...
+
+    async def lookup(self, address: SessionAddress, key: str) -> TurnId | None:
+        """Find the turn of a key; None when the session has none (SES-70)."""
+        ...
+
+    async def fork(self, parent: SessionAddress, *, inherit: bool) -> SessionView:
+        """Make a child session; with ``inherit`` its history is the parent's up to its last closed turn (SES-71, 72)."""
+        ...
+
+    async def remove(self, address: SessionAddress) -> Sequence[SessionId]:
+        """Remove a session with its children; an open turn of it closes with reason ``removed``."""
+        ...
+
+    def changes(self, address: SessionAddress) -> AsyncIterator[int]:
+        """Yield the log's seq at each commit that this instance makes; others' commits are found by polling (SES-68)."""
+        ...
