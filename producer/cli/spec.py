@@ -20,6 +20,7 @@ from shared.domain.errors import Refused
 MARKER: Final = "behaviour"
 _ROW: Final = re.compile(r"^- \*\*(?P<id>(?P<area>[A-Z]{3})-T?\d+)\*\*")
 _DEFERRED: Final = re.compile(r"\*\(deferred: .+\)\*\s*$")
+_STATED: Final = re.compile(r"\*\(no test: .+\)\*\s*$")
 
 
 class SpecError(Refused):
@@ -31,11 +32,12 @@ class SpecError(Refused):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One behaviour row: its id (``SES-17``), its area (``SES``) and whether it is deferred."""
+    """One behaviour row: its id (``SES-17``), its area (``SES``), whether it waits, and whether it needs no test."""
 
     id: str
     area: str
     deferred: bool
+    stated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +51,17 @@ class Citation:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """The rows of one prefix, those that a test cites, and those that wait."""
+    """The rows of one prefix, those that a test cites, those that wait, and those that say why they need no test."""
 
     rows: tuple[str, ...]
     tested: frozenset[str]
     deferred: frozenset[str]
+    stated: frozenset[str] = frozenset()
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Rows that no test cites and that are not deferred, in the order of the file."""
-        return tuple(row for row in self.rows if row not in self.tested | self.deferred)
+        """Rows that no test cites and that give no reason for it, in the order of the file."""
+        return tuple(row for row in self.rows if row not in self.tested | self.deferred | self.stated)
 
 
 def read_rows(folder: Path) -> dict[str, Row]:
@@ -70,7 +73,7 @@ def read_rows(folder: Path) -> dict[str, Row]:
         for line in path.read_text(encoding="utf-8").splitlines():
             if (found := _ROW.match(line)) is None:
                 continue
-            row = Row(found["id"], found["area"], bool(_DEFERRED.search(line)))
+            row = Row(found["id"], found["area"], bool(_DEFERRED.search(line)), bool(_STATED.search(line)))
             if row.id in rows:
                 raise SpecError(f"{path.name}: row {row.id} is given twice")
             rows[row.id] = row
@@ -120,6 +123,8 @@ def _objection(rows: Mapping[str, Row], citation: Citation) -> str:
     row = rows.get(citation.id)
     if row is None:
         return f"no behaviour row {citation.id}"
+    if row.stated:
+        return f"row {row.id} says that it needs no test and yet has one"
     return f"row {row.id} is deferred and yet tested" if row.deferred else ""
 
 
@@ -128,24 +133,33 @@ def _area(rows: list[Row], tested: set[str]) -> Area:
         rows=tuple(row.id for row in rows),
         tested=frozenset(row.id for row in rows if row.id in tested),
         deferred=frozenset(row.id for row in rows if row.deferred),
+        stated=frozenset(row.id for row in rows if row.stated),
     )
 
 
 def render_table(areas: Mapping[str, Area]) -> str:
     """Draw one line an area and a sum."""
-    counts = [(n, len(a.rows), len(a.tested), len(a.deferred), len(a.missing)) for n, a in areas.items()]
+    counts = [
+        (n, len(a.rows), len(a.tested), len(a.deferred), len(a.stated), len(a.missing))
+        for n, a in areas.items()
+    ]
     total = ("all", *(sum(column) for column in list(zip(*counts, strict=True))[1:]))
-    lines = [f"{'area':<6}{'rows':>6}{'tested':>8}{'deferred':>10}{'missing':>9}"]
+    lines = [f"{'area':<6}{'rows':>6}{'tested':>8}{'deferred':>10}{'no test':>9}{'missing':>9}"]
     for name, *numbers in (*counts, total):
-        rows, tested, deferred, missing = numbers
-        lines.append(f"{name:<6}{rows:>6}{tested:>8}{deferred:>10}{missing:>9}")
+        rows, tested, deferred, stated, missing = numbers
+        lines.append(f"{name:<6}{rows:>6}{tested:>8}{deferred:>10}{stated:>9}{missing:>9}")
     return "\n".join(lines)
 
 
 def as_json(areas: Mapping[str, Area]) -> str:
-    """Encode the counts as one line: ``{"areas": {"SES": {"rows": 160, "tested": 12, "deferred": 0}, …}}``."""
+    """Encode the counts as one line: ``{"areas": {"SES": {"rows": 160, "tested": 12, "deferred": 0, …}, …}}``."""
     counts = {
-        name: {"rows": len(area.rows), "tested": len(area.tested), "deferred": len(area.deferred)}
+        name: {
+            "rows": len(area.rows),
+            "tested": len(area.tested),
+            "deferred": len(area.deferred),
+            "no_test": len(area.stated),
+        }
         for name, area in areas.items()
     }
     return json.dumps({"areas": counts})

@@ -16,6 +16,7 @@ ROWS = """# Sessions (SES)
 - **SES-01** One log a session.
 - **SES-02** (adapt) Two layers.
 - **SES-03** Waits. *(deferred: needs the event bus)*
+- **SES-04** Named so elsewhere. *(no test: a name)*
 
 ## Tests that must exist
 
@@ -65,8 +66,8 @@ def test_the_last_line_of_json_counts_rows_and_distinct_tested_rows_of_each_area
     assert code == 0
     assert json.loads(lines[-1]) == {
         "areas": {
-            "SES": {"rows": 4, "tested": 3, "deferred": 1},
-            "USE": {"rows": 1, "tested": 0, "deferred": 0},
+            "SES": {"rows": 5, "tested": 3, "deferred": 1, "no_test": 1},
+            "USE": {"rows": 1, "tested": 0, "deferred": 0, "no_test": 0},
         }
     }
 
@@ -74,16 +75,17 @@ def test_the_last_line_of_json_counts_rows_and_distinct_tested_rows_of_each_area
 def test_the_table_has_a_line_for_each_area_and_a_sum(checkout: Path) -> None:
     _, lines, _ = run(checkout)
     assert [line.split() for line in lines[1:]] == [
-        ["SES", "4", "3", "1", "0"],
-        ["USE", "1", "0", "0", "1"],
-        ["all", "5", "3", "1", "1"],
+        ["SES", "5", "3", "1", "1", "0"],
+        ["USE", "1", "0", "0", "0", "1"],
+        ["all", "6", "3", "1", "1", "1"],
     ]
 
 
-def test_missing_lists_rows_that_no_test_cites_and_no_deferred_ones(checkout: Path) -> None:
+def test_missing_lists_rows_that_no_test_cites_and_none_that_gives_a_reason(checkout: Path) -> None:
     _, lines, _ = run(checkout, "--missing")
     assert lines[-1] == "USE-01"
     assert "SES-03" not in lines
+    assert "SES-04" not in lines
 
 
 def test_one_area_can_be_chosen_in_any_letter_case(checkout: Path) -> None:
@@ -110,6 +112,13 @@ def test_a_deferred_row_that_a_test_cites_fails(checkout: Path) -> None:
     code, _, complaint = run(checkout)
     assert code == 1
     assert "SES-03 is deferred" in complaint
+
+
+def test_a_row_that_needs_no_test_and_has_one_fails(checkout: Path) -> None:
+    cite(checkout, '"SES-04"')
+    code, _, complaint = run(checkout)
+    assert code == 1
+    assert "SES-04 says that it needs no test" in complaint
 
 
 def test_an_id_that_is_no_literal_is_refused(checkout: Path) -> None:

@@ -3,22 +3,17 @@
 Revision ID: 0001
 """
 
-from pathlib import Path
-
-from alembic import op
+from shared.database.migrations import apply_folder
 
 revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
 
-SQL = Path(__file__).parents[1] / "sql" / "0001"
-
 
 def upgrade() -> None:
     """Make every table and function of the core."""
-    for path in sorted(SQL.glob("*.sql")):
-        op.get_bind().exec_driver_sql(path.read_text(encoding="utf-8").replace("%", "%%"))
+    apply_folder(revision)
 
 
 def downgrade() -> None:
