@@ -36,6 +36,7 @@ STATUSES: Final[Mapping[type[e.TurnkeeperError], int]] = {
     e.ProcessingRefused: 422,
     e.ReservedKind: 422,
     e.NotResumable: 422,
+    e.AttachmentRejected: 422,
     e.KeyConflict: 422,
     e.Refused: 400,
     e.Conflict: 409,

@@ -21,6 +21,7 @@ from shared.domain.errors.conflicts import (
     SessionBusy,
     SessionExists,
     TurnClosed,
+    TurnDuplicate,
 )
 from shared.domain.errors.describing import (
     MESSAGE_MAX_CHARS,
@@ -72,10 +73,13 @@ from shared.domain.errors.outside import (
     ModelStreamBroken,
     ModelUnavailable,
     ProcessFailed,
+    SessionContended,
     StoreBusy,
     StoreUnavailable,
+    TurnRefused,
 )
 from shared.domain.errors.requests import (
+    AttachmentRejected,
     ConfigError,
     InputTooLarge,
     InvalidCredentials,
@@ -91,6 +95,7 @@ from shared.domain.errors.requests import (
 
 __all__ = [
     "MESSAGE_MAX_CHARS",
+    "AttachmentRejected",
     "Broken",
     "BrokerUnavailable",
     "CallAbandoned",
@@ -139,6 +144,7 @@ __all__ = [
     "RunIdReused",
     "SchemaOutOfRange",
     "SessionBusy",
+    "SessionContended",
     "SessionExists",
     "SessionMissing",
     "SourceChanged",
@@ -146,7 +152,9 @@ __all__ = [
     "StoreDefect",
     "StoreUnavailable",
     "TurnClosed",
+    "TurnDuplicate",
     "TurnMissing",
+    "TurnRefused",
     "TurnTimeout",
     "TurnkeeperError",
     "Unauthenticated",

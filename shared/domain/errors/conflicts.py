@@ -12,6 +12,17 @@ class SessionBusy(Conflict):
     title = "Session is busy"
 
 
+class TurnDuplicate(Conflict):
+    """The key already names a turn with the same content (SES-40); ``turn_id``, ``number`` and ``open`` say which.
+
+    ``number`` is None for a turn that has not opened, ``open`` says whether it is unfinished. At HTTP the first receipt
+    answers instead.
+    """
+
+    code = "turn.duplicate"
+    title = "Turn was begun before"
+
+
 class KeyConflict(Conflict):
     """The key was used with other content (SES-41). HTTP 422 (decision 12)."""
 

@@ -26,10 +26,23 @@ class StoreBusy(Unavailable):
     title = "Store is busy"
 
 
-class Draining(Unavailable):
-    """This process is going away and admits nothing more (API-15)."""
+class SessionContended(Unavailable):
+    """Others committed first as often as the call may be planned again; nothing was stored (SES-65)."""
+
+    code = "session.contended"
+    title = "Session changes too often"
+
+
+class TurnRefused(Unavailable):
+    """The host's admission refused the turn; nothing was stored (SES-136). ``session`` and ``reason`` say which and why."""
 
     code = "turn.refused"
+    title = "Turn refused"
+
+
+class Draining(TurnRefused):
+    """This process is going away and admits nothing more (API-15)."""
+
     title = "Draining"
 
 

@@ -85,3 +85,10 @@ class NotResumable(Refused):
 
     code = "turn.not-resumable"
     title = "Turn cannot be resumed"
+
+
+class AttachmentRejected(Refused):
+    """The host's store of attachments does not take one of the message; ``reason`` says why and nothing was stored."""
+
+    code = "turn.attachment-rejected"
+    title = "Attachment rejected"
