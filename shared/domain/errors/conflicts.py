@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from shared.domain.errors.families import Conflict
+from shared.domain.errors.families import Conflict, TurnBeginError
 
 
-class SessionBusy(Conflict):
+class SessionBusy(Conflict, TurnBeginError):
     """A turn of the session is unfinished and the caller asked not to queue (SES-38)."""
 
     code = "session.busy"
     title = "Session is busy"
 
 
-class TurnDuplicate(Conflict):
+class TurnDuplicate(Conflict, TurnBeginError):
     """The key already names a turn with the same content (SES-40); ``turn_id``, ``number`` and ``open`` say which.
 
     ``number`` is None for a turn that has not opened, ``open`` says whether it is unfinished. At HTTP the first receipt
@@ -23,7 +23,7 @@ class TurnDuplicate(Conflict):
     title = "Turn was begun before"
 
 
-class KeyConflict(Conflict):
+class KeyConflict(Conflict, TurnBeginError):
     """The key was used with other content (SES-41). HTTP 422 (decision 12)."""
 
     code = "turn.key-conflict"
@@ -51,7 +51,7 @@ class CommitTooLate(Conflict):
     title = "Commit came too late"
 
 
-class RunIdReused(Conflict):
+class RunIdReused(Conflict, TurnBeginError):
     code = "turn.run-reused"
     title = "Run id was used before"
 

@@ -62,3 +62,10 @@ class Broken(TurnkeeperError):
 
     code = "defect"
     title = "Defect"
+
+
+class TurnBeginError(Exception):
+    """What keeps a turn from beginning: raised itself, before anything is opened, run or counted (TRN-28 to TRN-30).
+
+    A second base of the errors that it names, beside their family: ``except TurnBeginError`` catches them all.
+    """

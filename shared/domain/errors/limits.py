@@ -26,6 +26,13 @@ class TurnTimeout(Exhausted):
     title = "Turn took too long"
 
 
+class Defect(Broken):
+    """What nobody declared escaped from our own code; its ``__cause__`` is what was raised (TRN-54, TRN-56)."""
+
+    code = "turn.defect"
+    title = "Turn met a defect"
+
+
 class SchemaOutOfRange(Broken):
     """The database's schema and this code do not fit; both versions are named (OPS-05)."""
 

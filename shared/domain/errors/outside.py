@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shared.domain.errors.families import Refused, Unavailable
+from shared.domain.errors.families import Refused, TurnBeginError, Unavailable
 
 
-class StoreUnavailable(Unavailable):
+class StoreUnavailable(Unavailable, TurnBeginError):
     """The database cannot be reached or dropped the connection; the outcome of the statement may be unknown."""
 
     code = "store.unavailable"
@@ -19,21 +19,21 @@ class ProcessFailed(Unavailable):
     title = "A started program failed"
 
 
-class StoreBusy(Unavailable):
+class StoreBusy(Unavailable, TurnBeginError):
     """A lock or a connection could not be had in time; nothing was stored (SES-29)."""
 
     code = "store.busy"
     title = "Store is busy"
 
 
-class SessionContended(Unavailable):
+class SessionContended(Unavailable, TurnBeginError):
     """Others committed first as often as the call may be planned again; nothing was stored (SES-65)."""
 
     code = "session.contended"
     title = "Session changes too often"
 
 
-class TurnRefused(Unavailable):
+class TurnRefused(Unavailable, TurnBeginError):
     """The host's admission refused the turn; nothing was stored (SES-136). ``session`` and ``reason`` say which and why."""
 
     code = "turn.refused"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.domain.errors.families import Refused
+from shared.domain.errors.families import Refused, TurnBeginError
 
 
 class InvalidInput(Refused):
@@ -59,7 +59,7 @@ class InvalidCredentials(Unauthenticated):
     title = "Credentials are not valid"
 
 
-class SessionMissing(Refused):
+class SessionMissing(Refused, TurnBeginError):
     """No such session for this owner (another owner's id reads the same)."""
 
     code = "session.missing"
@@ -80,14 +80,14 @@ class ReservedKind(Refused):
     title = "Reserved record kind"
 
 
-class NotResumable(Refused):
+class NotResumable(Refused, TurnBeginError):
     """The named turn cannot be resumed; ``reason`` is missing, inbox, superseded or finished (RSM-07)."""
 
     code = "turn.not-resumable"
     title = "Turn cannot be resumed"
 
 
-class AttachmentRejected(Refused):
+class AttachmentRejected(Refused, TurnBeginError):
     """The host's store of attachments does not take one of the message; ``reason`` says why and nothing was stored."""
 
     code = "turn.attachment-rejected"

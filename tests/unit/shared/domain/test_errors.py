@@ -15,6 +15,7 @@ from shared.domain.errors import (
     Refused,
     TurnClosed,
     TurnkeeperError,
+    TurnTimeout,
     Unavailable,
     code_of,
     describe_error,
@@ -32,6 +33,7 @@ CODES = {
     "ConfigError": "config.options",
     "Conflict": "request.conflict",
     "CorruptRecord": "session.decode",
+    "Defect": "turn.defect",
     "Draining": "turn.refused",
     "Exhausted": "exhausted",
     "FeedUnavailable": "feed.unavailable",
@@ -118,7 +120,7 @@ def test_a_typed_error_stores_its_code_and_any_other_a_general_one() -> None:
 
 @pytest.mark.behaviour("TRN-53", "TRN-59")
 def test_a_failure_is_described_by_its_message_or_its_class_and_cut() -> None:
-    assert describe_error(TurnClosed("it was closed")) == "it was closed"
+    assert describe_error(TurnTimeout("it took too long")) == "it took too long"
     assert describe_error(KeyError("k")) == "KeyError: 'k'"
     assert describe_error(asyncio.CancelledError()) == "CancelledError"
     assert len(describe_error(ValueError("é" * 501))) == len(describe_error(TurnClosed("é" * 501))) == 500
