@@ -6,7 +6,7 @@ import asyncio
 import importlib.metadata
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
@@ -87,7 +87,7 @@ class Boundary:
         request_id = uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
         parts: ProducerParts = scope["app"].state.parts
-        sent = _Sent(send, request_id)
+        sent = _Sent(send, request_id, scope["state"])
         with log_context(request=request_id), parts.traffic.request():
             try:
                 await self._app(scope, receive, sent)
@@ -107,17 +107,20 @@ class Boundary:
 
 
 class _Sent:
-    """Sends on, adds the request's id and remembers the status."""
+    """Sends on, adds the request's id and what the door has to say, and remembers the status."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, request_id: str, state: Mapping[str, Any]) -> None:
         self._send = send
         self._request_id = request_id
+        self._state = state
         self.status: int | None = None
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            MutableHeaders(scope=message)["X-Request-ID"] = self._request_id
+            headers = MutableHeaders(scope=message)
+            headers["X-Request-ID"] = self._request_id
+            headers.update(self._state.get("headers", {}))
         await self._send(message)
 
 

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
-from producer.authentication import ApiKeyAuthenticator, Authenticator
+from producer.callers.authentication import ApiKeyAuthenticator
+from producer.callers.rates import WriteRates
 from producer.memory.parts import build_memory
 from producer.metrics import ProducerMetrics
 from producer.parts import ProducerParts
@@ -22,7 +23,8 @@ from shared.feed.merge import MERGE_KINDS
 from shared.feed.redis import RedisFeed
 from shared.feed.watcher import SessionWatcher
 from shared.jobs.postgres import PostgresJobQueue
-from shared.owners.postgres import PostgresApiKeys
+from shared.owners.authenticator import Authenticator
+from shared.owners.postgres import PostgresApiKeys, PostgresOwners
 from shared.sessions.postgres import PostgresSessionLog
 from shared.sessions.vocabulary import CLIENT_KINDS
 from shared.settings import Settings
@@ -84,6 +86,9 @@ async def producer_parts(
             hints=feed,
             app=host_app,
             authenticator=authenticator or _authenticator(settings, database),
+            rates=WriteRates(
+                PostgresOwners(database), per_s=settings.writes_per_s, burst=settings.writes_burst
+            ),
             traffic=traffic,
             metrics=ProducerMetrics(counters, bell, traffic),
             memory=build_memory(host_app.memory, settings, database, stack),

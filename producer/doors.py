@@ -1,4 +1,4 @@
-"""The way into every owned route: who calls, then the body within its bound, then what the route declares."""
+"""The way into every owned route: who calls, how often, the body within its bound, then what the route declares."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _READ_ONLY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class OwnedRoute(APIRoute):
-    """A route that runs as one owner: authenticates, bounds and parses the body, then lets FastAPI validate it."""
+    """A route that runs as one owner: authenticates, counts the write, reads the body strictly, then FastAPI validates it."""
 
     max_body_bytes: ClassVar[int] = BODY_MAX_BYTES
 
@@ -43,19 +43,23 @@ class OwnedRoute(APIRoute):
 
         async def enter(request: Request) -> Response:
             host = None if request.client is None else request.client.host
-            authenticator = parts_of(request).authenticator
-            request.state.owner = await authenticator.authenticate(request.headers, host)
+            parts = parts_of(request)
+            owner = await parts.authenticator.authenticate(request.headers, host)
+            request.state.owner = owner
             if request.method in _READ_ONLY:
                 return await handle(request)
-            return await handle(await self._read(request, takes_body=takes_body))
+            allowance = await parts.rates.take(owner)
+            request.state.headers = allowance.headers
+            allowance.require()
+            bound = min(self.max_body_bytes, allowance.body_max_bytes or self.max_body_bytes)
+            return await handle(await self._read(request, takes_body=takes_body, max_bytes=bound))
 
         return enter
 
-    async def _read(self, request: Request, *, takes_body: bool) -> Request:
+    async def _read(self, request: Request, *, takes_body: bool, max_bytes: int) -> Request:
         headers = request.headers
-        raw = await read_bounded(
-            request.stream(), declared=headers.get("content-length"), max_bytes=self.max_body_bytes
-        )
+        declared = headers.get("content-length")
+        raw = await read_bounded(request.stream(), declared=declared, max_bytes=max_bytes)
         if not raw:
             return _ParsedRequest(request, b"", None)
         if not takes_body:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from fastapi import Request
 
-from producer.authentication import Authenticator
+from producer.callers.rates import WriteRates
 from producer.memory.parts import MemoryParts
 from producer.metrics import ProducerMetrics
 from producer.traffic import Traffic
@@ -16,6 +16,7 @@ from shared.domain.failpoints import Failpoints
 from shared.feed.follow import Following
 from shared.feed.port import ChangeHints
 from shared.jobs.queue import JobQueue
+from shared.owners.authenticator import Authenticator
 from shared.sessions.log import SessionLog
 from shared.settings import Settings
 from shared.turns.queue import AdmissionLimits, TurnQueue
@@ -37,6 +38,7 @@ class ProducerParts:
     hints: ChangeHints | None
     app: App
     authenticator: Authenticator
+    rates: WriteRates
     traffic: Traffic
     metrics: ProducerMetrics
     memory: MemoryParts | None = None

@@ -73,6 +73,8 @@ class Settings(BaseModel):
     loopback_owner: str = Field(
         "", description="Owner of requests without a key on loopback; empty = keys only."
     )
+    writes_per_s: float = Field(50.0, ge=0.001, le=100_000, description="Of one owner, in one producer.")
+    writes_burst: int = Field(200, ge=1, le=1_000_000)
 
     # Database.
     prepared_statements: bool = Field(True, description="Off behind a pooler that cannot keep them.")

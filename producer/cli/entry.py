@@ -27,6 +27,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "worker": "Run one worker process of a pool.",
     "migrate": "Bring the database to this version's schema.",
     "keys": "Create, list and revoke API keys.",
+    "owners": "Show and set what one owner may: caps, quotas, rates.",
     "test": "Check everything: lint, types, layers, tests.",
     "spec": "Count the behaviour rows that tests prove.",
 }

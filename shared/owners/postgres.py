@@ -1,15 +1,17 @@
-"""API keys on Postgres."""
+"""API keys and limits of owners on Postgres."""
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from shared.database.pool import Database
 from shared.database.statements import load_statements
 from shared.domain.ids import OwnerId
 from shared.owners.keys import LIST_MAX_KEYS, ApiKey, KeyId, NewKey, key_digest, key_id_of
+from shared.owners.limits import LIST_MAX_OWNERS, OwnerLimits
 
 _SQL = load_statements(Path(__file__).with_name("queries.sql"))
 
@@ -48,3 +50,34 @@ class PostgresApiKeys:
     async def revoke(self, key_id: KeyId) -> bool:
         """See the port."""
         return bool(await self._db.call("key.revoke", _SQL["revoke_key"], {"id": key_id}, repeatable=True))
+
+
+class PostgresOwners:
+    """Implements :class:`shared.owners.limits.Owners`; one statement an operation."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def limits(self, owner: OwnerId) -> OwnerLimits:
+        """See the port."""
+        rows = await self._db.read("owner.limits", _SQL["read_limits"], {"owner": owner})
+        return OwnerLimits.of_row(rows[0]) if rows else OwnerLimits()
+
+    async def set_limits(self, owner: OwnerId, change: OwnerLimits) -> OwnerLimits:
+        """See the port."""
+        params = asdict(change) | {"owner": owner}
+        [row] = await self._db.call("owner.set", _SQL["set_limits"], params, repeatable=True)
+        return OwnerLimits.of_row(row)
+
+    async def reset_limits(self, owner: OwnerId) -> bool:
+        """See the port."""
+        params = {"owner": owner}
+        return bool(await self._db.call("owner.reset", _SQL["reset_limits"], params, repeatable=True))
+
+    async def list(
+        self, *, limit: int = LIST_MAX_OWNERS, after: OwnerId | None = None
+    ) -> Sequence[tuple[OwnerId, OwnerLimits]]:
+        """See the port."""
+        params = {"limit": limit, "after": after or ""}
+        rows = await self._db.read("owner.list", _SQL["list_limits"], params)
+        return [(OwnerId(row["id"]), OwnerLimits.of_row(row)) for row in rows]

@@ -23,6 +23,7 @@ import pytest
 from producer.dev.run_file import RunFile, process_start, write_run_file
 from producer.dev.talk import Conversation, ServerEvent, Turn
 from shared.database.embedded import EmbeddedServers
+from shared.database.schema import VERSION
 from shared.domain.ids import OwnerId, WorkerId
 from shared.feed.redis import RedisFeed
 from shared.sessions.vocabulary import ToolCompleted, ToolStarted, draft_of
@@ -65,7 +66,7 @@ def test_migrate_brings_an_empty_database_up_and_check_changes_nothing(
         assert connection.execute("SELECT to_regclass('turns')").fetchone() == (None,)
     for arguments in (("migrate",), ("migrate",), ("migrate", "--check")):
         done = run_cli(*arguments, cwd=tmp_path, DATABASE_URL=empty_database)
-        assert (done.returncode, done.stdout) == (0, "schema 1\n"), done.stderr
+        assert (done.returncode, done.stdout) == (0, f"schema {VERSION}\n"), done.stderr
 
 
 @pytest.mark.behaviour("API-16")

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 import psycopg
 import pytest
 
 from shared.domain.bounds import BODY_MAX_BYTES, TURN_BODY_MAX_BYTES
+from tests.support.openapi import TABLES, count_rows, filled, operations, raw_answer
 from tests.support.producers import calling, create_session
 
 #: Open to anyone who reaches the port.
 OPEN_ROUTES = {"/healthz", "/readyz", "/ping", "/metrics"}
-TABLES = (
-    "sessions",
-    "turns",
-    "records",
-    "session_keys",
-    "jobs",
-    "memory_documents",
-    "memory_versions",
-    "memory_receipts",
-    "memory_intents",
-)
 #: What a door answers for an id that is nobody's, or another owner's.
 MISSING_CODES = {"session.missing", "turn.missing", "memory.missing", "memory.intent-missing"}
 WITHDRAWAL = {"expected_revision": "1", "operation_id": "op"}
@@ -55,29 +43,6 @@ HOSTILE_BODIES: dict[str, tuple[bytes, int]] = {
 }
 
 
-def count_rows(database_url: str) -> dict[str, int]:
-    with psycopg.connect(database_url) as connection:
-        counts = {}
-        for table in TABLES:
-            row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
-            assert row is not None
-            counts[table] = int(row[0])
-        return counts
-
-
-async def operations(client: httpx2.AsyncClient) -> list[tuple[str, str]]:
-    """Every method and path that the OpenAPI document names, so that a new route is covered by itself."""
-    paths = (await client.get("/openapi.json")).json()["paths"]
-    return [(method.upper(), path) for path, methods in paths.items() for method in methods]
-
-
-def filled(path: str, session: str, turn: str, *, memory: str = "profile-1") -> str:
-    ids = {"session_id": session, "turn_id": turn, "document_id": memory, "intent_id": memory}
-    for name, value in ids.items():
-        path = path.replace(f"{{{name}}}", value)
-    return path
-
-
 def assert_problem(response: httpx2.Response, status: int) -> None:
     assert response.status_code == status, response.text[:500]
     assert response.headers["Content-Type"] == "application/problem+json"
@@ -100,7 +65,7 @@ async def test_hostile_bodies_are_refused_on_every_route_that_writes_and_nothing
         writes = [(m, p) for m, p in await operations(client) if m not in ("GET", "HEAD")]
         assert len(writes) >= 8
         for method, path in writes:
-            where = filled(path, session, turn)
+            where = filled(path, session=session, turn=turn)
             for name, (body, status) in HOSTILE_BODIES.items():
                 headers = {"Content-Type": "application/json", "Idempotency-Key": uuid.uuid4().hex}
                 response = await client.request(method, where, content=body, headers=headers)
@@ -120,7 +85,7 @@ async def test_other_content_types_are_refused_on_every_route_that_takes_a_body(
         for method, path in await operations(client):
             if method not in ("POST", "PUT"):
                 continue
-            where = filled(path, session, str(uuid.uuid4()))
+            where = filled(path, session=session)
             for headers in (
                 {"Content-Type": "text/plain"},
                 {"Content-Type": "application/x-www-form-urlencoded"},
@@ -143,8 +108,8 @@ async def test_oversized_bodies_are_refused_by_their_declared_length(database_ur
             if method in ("GET", "HEAD"):
                 continue
             bound = TURN_BODY_MAX_BYTES if path.endswith("/turns") else BODY_MAX_BYTES
-            where = filled(path, session, str(uuid.uuid4()))
-            status, head = await declare_and_ask(client, method, where, length=bound + 1)
+            where = filled(path, session=session)
+            status, head = await raw_answer(client, method, where, length=bound + 1)
             assert (status, "connection: close" in head) == (413, True)
         assert count_rows(database_url) == before
 
@@ -175,27 +140,6 @@ async def test_a_caller_that_sends_all_of_a_refused_body_still_reads_why(databas
             headers={"Content-Type": "application/json"},
         )
         assert_problem(response, 413)
-
-
-async def declare_and_ask(
-    client: httpx2.AsyncClient, method: str, path: str, *, length: int
-) -> tuple[int, str]:
-    """Send the head of a request that declares a body and none of the body; return the answer's status and head."""
-    address = urlsplit(str(client.base_url))
-    reader, writer = await asyncio.open_connection(address.hostname, address.port)
-    key = client.headers["Authorization"]
-    lines = [
-        f"{method} {path} HTTP/1.1",
-        f"Host: {address.netloc}",
-        f"Authorization: {key}",
-        "Content-Type: application/json",
-        f"Content-Length: {length}",
-    ]
-    writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())
-    async with asyncio.timeout(10):
-        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-    writer.close()
-    return int(head.split(" ")[1]), head
 
 
 @pytest.mark.behaviour("API-12", "API-02")
@@ -260,9 +204,9 @@ async def test_another_owners_ids_are_not_found_on_any_route(database_url: str) 
             named = [(m, p) for m, p in await operations(bob) if "{" in p]
             assert len(named) >= 11
             for method, path in named:
-                other = filled(path, session, turn, memory="notes")
-                unknown = filled(path, f"ses_{uuid.uuid4().hex}", str(uuid.uuid4()), memory="nothing")
-                for where in (other, unknown, filled(path, "%00", "%00", memory="%00")):
+                other = filled(path, session=session, turn=turn, memory="notes")
+                unknown = filled(path, session=f"ses_{uuid.uuid4().hex}", memory="nothing")
+                for where in (other, unknown, filled(path, session="%00", turn="%00", memory="%00")):
                     body = {"PUT": CORRECTION, "POST": {"message": "x"}}.get(method)
                     body = None if path.endswith("/cancel") else body
                     params = WITHDRAWAL if method == "DELETE" and "memory" in path else {}
@@ -286,7 +230,7 @@ async def test_every_route_but_the_open_ones_needs_a_key(database_url: str) -> N
         routes = await operations(client)
         async with producer.client() as nobody, producer.client("tk_wrong") as wrong:
             for method, path in routes:
-                where = filled(path, "ses_1", str(uuid.uuid4()))
+                where = filled(path)
                 for caller, code in ((nobody, "auth.missing"), (wrong, "auth.invalid")):
                     response = await caller.request(method, where)
                     if path in OPEN_ROUTES:
@@ -302,7 +246,7 @@ async def test_a_caller_without_a_key_is_turned_away_before_its_body_is_read(dat
     async with calling(database_url) as (producer, _client):
         async with producer.client() as nobody:
             nobody.headers["Authorization"] = "Bearer nonsense"
-            status, _ = await declare_and_ask(nobody, "POST", "/v1/sessions", length=100)
+            status, _ = await raw_answer(nobody, "POST", "/v1/sessions", length=100)
         assert status == 401
 
 

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from shared.database.schema import VERSION
 from shared.domain.ids import WorkerId
 from shared.turns.queue import WorkerSeen
 from tests.support.producer_process import ProducerProcess
@@ -158,7 +159,7 @@ async def test_readiness_follows_the_schema_and_reports_what_is_not_required(dat
         ready = await client.get("/readyz")
         assert (ready.status_code, ready.json()["schema_version"], ready.json()["standby"]) == (
             200,
-            1,
+            VERSION,
             "none",
         )
         assert ready.json()["feed"] in ("redis", "away")

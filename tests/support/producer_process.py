@@ -53,6 +53,7 @@ class ProducerProcess:
             "TURNKEEPER_APP": "tests.support.small_app:app",
             "TURNKEEPER_LOOPBACK_OWNER": "dev",
             "TURNKEEPER_FOLLOWER_POLL_S": "0.05",
+            "TURNKEEPER_WRITES_BURST": "100000",
         }
         with self._log.open("ab") as out:
             self._process = subprocess.Popen(

@@ -113,7 +113,8 @@ async def await_status(client: httpx2.AsyncClient, path: str, status: int, *, wi
 def producer_settings(database_url: str, *, redis_url: str, broker_url: str, **settings: Any) -> Settings:
     """Return settings of a producer under test; nothing of the process's environment."""
     urls = {"DATABASE_URL": database_url, "FEED_URL": redis_url, "CELERY_BROKER_URL": broker_url}
-    quick = {"env": "test", "follower_poll_s": 0.05} | settings
+    # Tests write as fast as they can; those of the rate set their own.
+    quick = {"env": "test", "follower_poll_s": 0.05, "writes_per_s": 1e5, "writes_burst": 10**6} | settings
     return load_settings({name: url for name, url in urls.items() if url}, **quick)
 
 

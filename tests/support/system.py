@@ -34,6 +34,7 @@ QUICK = {
     "TURNKEEPER_UNASKED_CLAIM_S": "0.5",
     "TURNKEEPER_CANCEL_POLL_S": "0.3",
     "TURNKEEPER_DRAIN_S": "5",
+    "TURNKEEPER_WRITES_BURST": "100000",
     "TURNKEEPER_APP": "tests.support.fault_app:app",
     "TURNKEEPER_LOG_FORMAT": "console",
 }

@@ -12,6 +12,13 @@ class QueueFull(Exhausted):
     title = "Too many queued turns"
 
 
+class RateLimited(Exhausted):
+    """The owner writes faster than its rate; nothing was read or stored (API-17, DST-16)."""
+
+    code = "rate.limited"
+    title = "Too many writes"
+
+
 class CallAbandoned(Exhausted):
     """A blocking call of the host did not return in time; what it did is unknown, its thread is lost (DST-31)."""
 

@@ -46,6 +46,13 @@ class Draining(TurnRefused):
     title = "Draining"
 
 
+class KeysUnavailable(Unavailable):
+    """The keys that tokens are signed with cannot be had, so that no token can be judged (API-16)."""
+
+    code = "auth.unavailable"
+    title = "Tokens cannot be checked"
+
+
 class BrokerUnavailable(Unavailable):
     """The broker did not take a wake within the publisher's bound (DST-05)."""
 

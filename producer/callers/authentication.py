@@ -1,4 +1,4 @@
-"""Who calls: the authenticator's port, and the one for API keys and for loopback without a key (API-16)."""
+"""API keys, and callers on this machine without one (API-16)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import urlsplit
 
 from shared.domain.errors import InvalidCredentials, Unauthenticated
@@ -23,20 +23,8 @@ KEY_CACHE_MAX: Final = 1_024
 FORWARDED_HEADERS: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 
 
-class Authenticator(Protocol):
-    """Tells who calls. A host may hand in its own."""
-
-    async def authenticate(self, headers: Mapping[str, str], client_host: str | None) -> OwnerId:
-        """Return the owner the request acts for.
-
-        ``headers`` finds names in any case; ``client_host`` is the peer's address, None on a Unix socket. Raises
-        ``Unauthenticated`` without credentials, ``InvalidCredentials`` with wrong ones, ``Unavailable`` if it cannot tell.
-        """
-        ...
-
-
 class ApiKeyAuthenticator:
-    """API keys as ``Authorization: Bearer`` or ``X-API-Key``; with ``loopback_owner`` also callers on this machine.
+    """Implements ``Authenticator`` with API keys, as ``Authorization: Bearer`` or ``X-API-Key``; with ``loopback_owner`` also callers on this machine.
 
     A call without a key counts as of this machine when its peer is loopback, no proxy passed it on, and the page of no
     other site made it: host and origin, which a browser sends, are loopback too.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.datastructures import Headers
 
-from producer.authentication import KEY_CACHE_MAX, KEY_CACHE_S, ApiKeyAuthenticator
+from producer.callers.authentication import KEY_CACHE_MAX, KEY_CACHE_S, ApiKeyAuthenticator
 from shared.domain.errors import InvalidCredentials, Unauthenticated
 from shared.domain.ids import OwnerId
 from shared.owners.inproc import InprocApiKeys
