@@ -18,7 +18,7 @@ FOLDER_MODULES: Final = 14
 LARGE_FILES: Final[dict[str, str]] = {}
 LARGE_CLASSES: Final[dict[str, str]] = {}
 LARGE_FUNCTIONS: Final[dict[str, str]] = {}
-LARGE_FOLDERS: Final[dict[str, str]] = {}
+LARGE_FOLDERS: Final[dict[str, str]] = {"producer/cli": "one module a command, and little else"}
 
 
 def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
