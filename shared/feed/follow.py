@@ -39,10 +39,11 @@ Events: TypeAlias = AsyncGenerator[FollowEvent, None]
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Where a follower begins, and what it says first."""
+    """Where a follower begins, what it says first, and the head that it was judged by."""
 
     cursor: int
-    first: ResetEvent | None
+    head: int
+    first: ResetEvent | None = None
 
 
 class Following:
@@ -71,10 +72,15 @@ class Following:
         store is waited out. Close the iterator when the reader is gone.
         """
         head = await self._log.head(session_id, owner)
-        start = await self._start(head, after)
+        if after > head.seq:
+            start = _Start(head.seq, head.seq, ResetEvent("cursor", after=head.seq))
+        else:
+            start = await self._start(head, after)
         merge = SessionMerge(head_seq=head.seq, has_feed=self._feed is not None)
         if head.open is not None and start.cursor > 0:
-            await self._start_in_turn(merge, head, head.turns, start, TurnId(head.open.turn_id))
+            view = await self._queue.get(TurnId(head.open.turn_id), owner)
+            if view.number is not None and start.cursor > _before(view):
+                merge.adopt(view.turn_id, view.number)
         return _shown(_Follower(self, merge, session_id, start).run(), kinds)
 
     async def follow_turn(
@@ -92,61 +98,49 @@ class Following:
         """
         view = await self._queue.get(turn_id, owner)
         head = await self._log.head(view.session_id, owner)
-        is_open = head.open is not None and head.open.turn_id == turn_id
-        if not is_open and view.status not in FINISHED:
-            # Looked at again after the head: now it is over, or all its records come after that head.
+        if view.status not in FINISHED:
+            # Looked at again after the head: now it is over, or open, or all its records come after that head.
             view = await self._queue.get(turn_id, owner)
-        start = await self._start(head, view.after if after is None else after)
+        first = head.seq if view.number is None else _before(view)
+        is_beyond = after is not None and after > head.seq
+        start = await self._start(head, first if after is None or is_beyond else max(after, first))
+        if is_beyond and start.first is None:
+            start = replace(start, first=ResetEvent("cursor", after=start.cursor))
         merge = SessionMerge(head_seq=head.seq, has_feed=self._feed is not None, turn=turn_id)
-        number = view.number or (head.turns if is_open else None)
-        if number is not None:
-            start = await self._start_in_turn(merge, head, number, start, turn_id if is_open else None)
+        if view.number is not None and start.cursor > first:
+            is_open = head.open is not None and head.open.turn_id == turn_id
+            merge.adopt(turn_id if is_open else None, view.number)
         if view.status in FINISHED:
             return _shown(self._replay(view, merge, start), kinds)
-        if number is None:
-            start = replace(start, cursor=head.seq)
         return _shown(_Follower(self, merge, head.id, start, turn=view).run(), kinds)
 
     async def _start(self, head: Head, after: int) -> _Start:
-        """Judge a reader's cursor: beyond the head, or older than what is kept, it is told so (D07)."""
-        if after > head.seq:
-            return _Start(head.seq, ResetEvent("cursor", after=head.seq))
+        """Begin after the cursor; a reader whose cursor is older than what is kept is told so (D07)."""
         if after < head.seq:
-            for record in await self._log.read(head.id, after=after, limit=1):
-                if record.seq > after + 1:
-                    return _Start(record.seq - 1, ResetEvent("gone", after=record.seq - 1))
-        return _Start(after, None)
-
-    async def _start_in_turn(
-        self, merge: SessionMerge, head: Head, number: int, start: _Start, live: TurnId | None
-    ) -> _Start:
-        """Begin just before the turn's first record, or within the turn when the reader's cursor stands there."""
-        first = await self._log.read(
-            head.id, after=start.cursor, limit=1, kinds=["turn.started"], turn=number
-        )
-        if first:
-            return replace(start, cursor=first[0].seq - 1)
-        merge.adopt(live, number)
-        return start
+            kept = await self._log.read(head.id, after=after, limit=1)
+            before = kept[0].seq - 1 if kept else head.seq
+            if before > after:
+                return _Start(before, head.seq, ResetEvent("gone", after=before))
+        return _Start(after, head.seq)
 
     async def _replay(self, view: TurnView, merge: SessionMerge, start: _Start) -> Events:
-        """A turn that is over: its records from the log, then its end."""
+        """A turn that is over: its records from the log, then its end.
+
+        Pages are not asked for by turn: a page would then be looked for through all that came after it.
+        """
         if start.first is not None:
             yield start.first
         cursor, is_last = start.cursor, view.number is None
         while not is_last:
             page = await self._log.read(
-                view.session_id,
-                after=cursor,
-                limit=PAGE_RECORDS,
-                kinds=self._watcher.kinds,
-                turn=view.number,
+                view.session_id, after=cursor, limit=PAGE_RECORDS, kinds=self._watcher.kinds
             )
+            is_last = len(page) < PAGE_RECORDS
             for record in page:
                 cursor = record.seq
+                is_last = is_last or _is_past(record, view)
                 for event in merge.of_record(record):
                     yield event
-            is_last = len(page) < PAGE_RECORDS
         yield _end_of(view)
 
 
@@ -174,11 +168,11 @@ class _Follower:
         self._listening: Listening | None = None
         self._listened: TurnId | None = None
         self._looked_at = monotonic()
-        self._looked_version = 0
+        self._looked_place = (0, 0)
 
     async def run(self) -> Events:
         """Yield events until the turn ends or the session is gone."""
-        tail = self._parts._watcher.join(self._session_id, self._wake)
+        tail = self._parts._watcher.join(self._session_id, self._wake, head=self._start.head)
         try:
             if self._start.first is not None:
                 yield self._start.first
@@ -201,8 +195,8 @@ class _Follower:
             self._parts._watcher.leave(tail, self._wake)
 
     def _may_read(self, tail: SessionTail) -> bool:
-        is_due = self._read_version != tail.version and not self._is_stalled
-        return is_due and not tail.is_removed and not self._is_over()
+        is_due = self._read_version != tail.version or tail.head > self._cursor
+        return is_due and not self._is_stalled and not tail.is_removed and not self._is_over()
 
     async def _read_page(self, tail: SessionTail) -> list[FollowEvent]:
         """Return what the next page of the log gives; with the store away, nothing, until the next look."""
@@ -214,8 +208,8 @@ class _Follower:
             return []
         events: list[FollowEvent] = []
         for record in page.records:
-            self._cursor = record.seq
             events.extend(self._merge.of_record(record))
+        self._cursor = page.through
         if page.is_last:
             self._read_version = version
         return events
@@ -237,18 +231,18 @@ class _Follower:
         return monotonic() - self._looked_at >= self._look_s(tail)
 
     def _look_s(self, tail: SessionTail) -> float:
-        return UNOPENED_LOOK_S if tail.version != self._looked_version else UNOPENED_POLL_S
+        return UNOPENED_LOOK_S if (tail.version, tail.head) != self._looked_place else UNOPENED_POLL_S
 
     async def _look_at_row(self, turn: TurnView, tail: SessionTail) -> EndEvent | None:
         """A turn that has not opened may end without a record: cancelled, expired or refused."""
-        version = tail.version
+        place = (tail.version, tail.head)
         try:
             view = await self._parts._queue.get(turn.turn_id, turn.owner)
         except TurnMissing:
             return EndEvent("removed", turn.turn_id, code=REMOVED)
         except Unavailable:
             return None
-        self._looked_at, self._looked_version = monotonic(), version
+        self._looked_at, self._looked_place = monotonic(), place
         if view.number is not None:
             if tail.version == self._read_version:
                 tail.note_change()  # it opened meanwhile: its records are there
@@ -308,6 +302,18 @@ async def _shown(events: Events, kinds: Collection[str] | None) -> Events:
                     yield event
                 case _:
                     assert_never(event)
+
+
+def _before(view: TurnView) -> int:
+    """Return the cursor from which the turn's first record is the next of its own."""
+    return view.after if view.started is None else view.started - 1
+
+
+def _is_past(record: Record, view: TurnView) -> bool:
+    """Say whether no record of the turn comes after this one."""
+    if record.turn is None or view.number is None or record.turn < view.number:
+        return False
+    return record.turn > view.number or record.kind == "turn.ended"
 
 
 def _end_of(view: TurnView) -> EndEvent:

@@ -28,16 +28,20 @@ SHARED_PAGE_CHARS: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Records after a cursor, in order; ``is_last`` when there were no more as of the read."""
+    """Records after a cursor, in order; ``is_last`` when there were no more as of the read.
+
+    Everything up to ``through`` was looked at: behind it nothing that followers see is left out, so that records of other
+    kinds are not read over again with each change.
+    """
 
     records: Sequence[Record]
     is_last: bool
+    through: int
 
 
 @dataclass(frozen=True, slots=True)
 class _SharedRead:
-    after: int
-    version: int
+    place: tuple[int, int, int]
     task: asyncio.Task[Page]
 
 
@@ -51,15 +55,21 @@ class WatcherStats:
 
 
 class SessionTail:
-    """A followed session, shared by its followers. ``version`` grows whenever there may be more to read."""
+    """A followed session, shared by its followers.
 
-    def __init__(self, session_id: SessionId, read: Callable[[SessionId, int], asyncio.Task[Page]]) -> None:
+    A follower looks when ``version`` moved (a hint, a new text) or ``head``, the polled seq, lies beyond what it has looked
+    at. Each is judged by its own position: what one of them read says nothing about what another has seen.
+    """
+
+    def __init__(
+        self, session_id: SessionId, read: Callable[[SessionId, int, int], asyncio.Task[Page]]
+    ) -> None:
         self.session_id = session_id
         self.version = 1
+        self.head = 0
         self.is_removed = False
         self.wakes = Wakes()
         self._read = read
-        self._head = 0
         self._shared: _SharedRead | None = None
         self._asked_for: object = None
 
@@ -69,13 +79,13 @@ class SessionTail:
         self.wakes.wake()
 
     def note_head(self, seq: int | None) -> None:
-        """Take in the polled head; None when the session is gone."""
+        """Take in a head that was read; None when the session is gone."""
         if seq is None:
             self.is_removed = True
-            self.note_change()
-        elif seq > self._head:
-            self._head = seq
-            self.note_change()
+            self.wakes.wake()
+        elif seq > self.head:
+            self.head = seq
+            self.wakes.wake()
 
     def ask_before(self, text: object) -> None:
         """A new text begins: have the log looked at first, once for all followers that meet this text."""
@@ -85,9 +95,10 @@ class SessionTail:
 
     async def read(self, after: int) -> Page:
         """Read a page after the cursor; followers at one cursor share one statement. Raises ``StoreUnavailable``."""
+        place = (after, self.version, self.head)
         shared = self._shared
-        if shared is None or (shared.after, shared.version) != (after, self.version):
-            shared = self._shared = _SharedRead(after, self.version, self._read(self.session_id, after))
+        if shared is None or shared.place != place:
+            shared = self._shared = _SharedRead(place, self._read(self.session_id, after, self.head))
         try:
             page = await asyncio.shield(shared.task)
         except Exception:
@@ -95,8 +106,6 @@ class SessionTail:
             raise
         if sum(len(r.text) for r in page.records) > SHARED_PAGE_CHARS:
             self._forget(shared)
-        if page.records:
-            self._head = max(self._head, page.records[-1].seq)
         return page
 
     def _forget(self, shared: _SharedRead) -> None:
@@ -141,8 +150,11 @@ class SessionWatcher:
         """How many sessions are followed."""
         return len(self._tails)
 
-    def join(self, session_id: SessionId, wake: asyncio.Event) -> SessionTail:
-        """Follow a session: ``wake`` is set at each possible change. The caller has established that it may be read."""
+    def join(self, session_id: SessionId, wake: asyncio.Event, *, head: int) -> SessionTail:
+        """Follow a session: ``wake`` is set at each possible change.
+
+        ``head`` is its seq as the caller read it, who has established that the session may be read.
+        """
         found = self._tails.get(session_id)
         if found is None:
             tail = SessionTail(session_id, self._start_read)
@@ -154,6 +166,7 @@ class SessionWatcher:
             found = self._tails[session_id] = (tail, undo)
             self._followed.set()
         found[0].wakes.add(wake)
+        found[0].note_head(head)
         return found[0]
 
     def leave(self, tail: SessionTail, wake: asyncio.Event) -> None:
@@ -186,8 +199,8 @@ class SessionWatcher:
         for session_id, tail in asked.items():
             tail.note_head(heads.get(session_id))
 
-    def _start_read(self, session_id: SessionId, after: int) -> asyncio.Task[Page]:
-        task = asyncio.create_task(self._read(session_id, after))
+    def _start_read(self, session_id: SessionId, after: int, head: int) -> asyncio.Task[Page]:
+        task = asyncio.create_task(self._read(session_id, after, head))
         self._reads.add(task)
         task.add_done_callback(self._finish_read)
         return task
@@ -197,7 +210,10 @@ class SessionWatcher:
         if not task.cancelled() and task.exception() is not None:
             self.stats.failures += 1
 
-    async def _read(self, session_id: SessionId, after: int) -> Page:
+    async def _read(self, session_id: SessionId, after: int, head: int) -> Page:
         self.stats.reads += 1
         records = await self._log.read(session_id, after=after, limit=PAGE_RECORDS, kinds=self.kinds)
-        return Page(records, is_last=len(records) < PAGE_RECORDS)
+        last = records[-1].seq if records else after
+        is_last = len(records) < PAGE_RECORDS
+        # The head was read before the records were: they hold all up to it.
+        return Page(records, is_last, through=max(last, head) if is_last else last)

@@ -123,7 +123,7 @@ class InprocTurnQueue:
             raise TurnClosed(
                 "the turn's deadline passed before it opened", turn=str(claim.turn_id), reason="ended"
             )
-        row.number, row.opened_at = session.next_number, now
+        row.number, row.opened_at, row.started_seq = session.next_number, now, session.seq + 1
         seq = self._store.append(session, drafts, turn=row.number, commit_id=commit_id)
         session.open, session.next_number = holder, session.next_number + 1
         session.title = title if session.title is None else session.title

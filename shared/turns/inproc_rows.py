@@ -63,6 +63,7 @@ class TurnRow:
     usage: str = "{}"
     end_commit: str | None = None
     opened_at: datetime | None = None
+    started_seq: int | None = None
     ended_at: datetime | None = None
     attempts: int = 0
     suspect: bool = False
@@ -308,6 +309,7 @@ def view_of(row: TurnRow, session: StoredSession, now: datetime) -> TurnView:
         usage=json.loads(row.usage),
         key=row.key,
         after=row.admitted_seq,
+        started=row.started_seq,
         admitted_at=row.admitted_at,
         opened_at=row.opened_at,
         ended_at=row.ended_at,

@@ -418,6 +418,7 @@ def _view(row: Row) -> TurnView:
         usage=_parsed(row["usage"]) or {},
         key=row["key"],
         after=row["admitted_seq"],
+        started=row["started_seq"],
         admitted_at=row["admitted_at"],
         opened_at=row["opened_at"],
         ended_at=row["ended_at"],

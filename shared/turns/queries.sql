@@ -54,7 +54,7 @@ SELECT session_id, owner FROM turn_expire_v1(%(id)s)
 
 -- name: get
 SELECT t.id, t.session_id, t.owner, t.run_id, t.position, t.number, t.origin, t.status, t.outcome, t.code,
-       t.last_failure, t.agent, t.agent_revision, t.priority, t.attempts, t.epoch, t.usage, t.key, t.admitted_seq, t.admitted_at,
+       t.last_failure, t.agent, t.agent_revision, t.priority, t.attempts, t.epoch, t.usage, t.key, t.admitted_seq, t.started_seq, t.admitted_at,
        t.opened_at, t.ended_at, t.deadline, s.open_turn = t.id AS is_open,
        s.open_turn = t.id AND (t.status <> 'running' OR t.expires_at < clock_timestamp()) AS unheld,
        t.on_worker_loss, clock_timestamp() AS now

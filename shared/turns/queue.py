@@ -181,7 +181,10 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class TurnView:
-    """A turn as anyone may see it. ``after`` is its receipt's cursor: all its records come after that seq."""
+    """A turn as anyone may see it.
+
+    ``after`` is its receipt's cursor: all its records come after that seq. ``started`` is the seq of its first record.
+    """
 
     turn_id: TurnId
     session_id: SessionId
@@ -204,6 +207,7 @@ class TurnView:
     usage: Mapping[str, int]
     key: str | None
     after: int
+    started: int | None
     admitted_at: datetime
     opened_at: datetime | None
     ended_at: datetime | None

@@ -154,7 +154,9 @@ async def test_a_reader_that_comes_back_to_another_producer_gets_the_text_so_far
             late = await (await third.world.follow(receipt.turn_id, reader)).ended()
             assert late.end is not None and late.kinds.count("turn.ended") == 1
             unknown = await (await third.world.follow(receipt.turn_id, after=10_000)).ended()
-            assert unknown.events == [ResetEvent("cursor", after=reader.cursor), late.end]
+            assert unknown.events[0] == ResetEvent("cursor", after=0)
+            assert [r.seq for r in unknown.records] == list(range(1, reader.cursor + 1))
+            assert (unknown.replies, unknown.end) == (reader.replies, late.end)
 
 
 @pytest.mark.behaviour("API-05", "FOL-05")

@@ -221,7 +221,7 @@ async def test_filters_change_what_is_shown_and_no_id(database_url: str) -> None
 
 
 @pytest.mark.behaviour("API-05")
-@pytest.mark.parametrize("last_event_id", [None, "0", "1", "2", "99", "nonsense", "-1", "9" * 40])
+@pytest.mark.parametrize("last_event_id", [None, "0", "1", "2", "3", "99", "nonsense", "-1", "9" * 40])
 async def test_a_turn_that_is_over_is_told_from_any_cursor_and_the_stream_ends(
     database_url: str, last_event_id: str | None
 ) -> None:
@@ -241,8 +241,11 @@ async def test_a_turn_that_is_over_is_told_from_any_cursor_and_the_stream_ends(
     ):
         events = await reader.rest()
     known = int(last_event_id) if last_event_id is not None and last_event_id.isdecimal() else 0
-    assert [int(e.id) for e in events if e.id] == [seq for seq in (1, 2, 3) if seq > known]
-    assert ("reset" in kinds(events)) == (known > 3)
+    is_beyond = known > 3
+    # One that is beyond all is told so, and gets the turn from its beginning.
+    missed = [0, 1, 2, 3] if is_beyond else [seq for seq in (1, 2, 3) if seq > known]
+    assert [int(e.id) for e in events if e.id] == missed
+    assert [e.data["after"] for e in events if e.event == "reset"] == ([0] if is_beyond else [])
     assert kinds(events)[-1] == "end"
     assert events[-1].data["outcome"] == "completed"
 

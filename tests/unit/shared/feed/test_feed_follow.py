@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -12,10 +14,42 @@ from shared.domain.errors import SessionMissing, TurnMissing
 from shared.domain.ids import OwnerId, SessionId, WorkerId, new_turn_id
 from shared.feed.entries import DeltaEvent, EndEvent, RecordEvent, ResetEvent, SnapshotEvent
 from shared.feed.inproc import InprocFeed
+from shared.feed.watcher import PAGE_RECORDS
 from shared.sessions.inproc import InprocSessionLog, InprocStore
-from shared.sessions.records import draft
+from shared.sessions.records import Record, draft
+from shared.sessions.vocabulary import CLIENT_KINDS
 from shared.turns.inproc import InprocTurnQueue
 from tests.support.following import OWNER, FollowWorld, Reader, connect
+from tests.support.waiting import await_until
+
+
+class WatchedLog(InprocSessionLog):
+    """A log that notes what is read, whose heads are polled only while ``polls`` is set, and that may lose its beginning."""
+
+    def __init__(self, store: InprocStore) -> None:
+        super().__init__(store)
+        self.polls = asyncio.Event()
+        self.polls.set()
+        self.reads: list[tuple[int, int]] = []
+        self.kept_from = 1
+
+    async def read(self, session_id: SessionId, **how: Any) -> Sequence[Record]:
+        """See the port; notes the cursor, and how many records a database would have to look at."""
+        after = max(how.pop("after", 0), self.kept_from - 1)
+        found = await super().read(session_id, after=after, **how)
+        is_full = len(found) == how["limit"]
+        last = found[-1].seq if is_full else (await super().seqs([session_id])).get(session_id, after)
+        self.reads.append((after, last - after))
+        return found
+
+    async def seqs(self, session_ids: Sequence[SessionId]) -> Mapping[SessionId, int]:
+        """See the port."""
+        await self.polls.wait()
+        return await super().seqs(session_ids)
+
+
+def reads_are(log: WatchedLog, count: int) -> bool:
+    return len(log.reads) == count
 
 
 @dataclass
@@ -24,15 +58,27 @@ class Inproc:
 
     world: FollowWorld
     feed: InprocFeed
+    log: WatchedLog
+    others: list[FollowWorld] = field(default_factory=list)
+
+    async def polled(self, kinds: frozenset[str] | None = None) -> FollowWorld:
+        """Another process over the same store, which hears no hints."""
+        world = FollowWorld.over(self.log, self.world.queue, kinds=kinds)
+        world.watcher.open()
+        self.others.append(world)
+        return world
 
 
 @pytest.fixture
 async def inproc() -> AsyncIterator[Inproc]:
     store, feed = InprocStore(), InprocFeed()
-    world = FollowWorld.over(InprocSessionLog(store), InprocTurnQueue(store), feed=feed, hints=feed)
+    log = WatchedLog(store)
+    world = FollowWorld.over(log, InprocTurnQueue(store), feed=feed, hints=feed)
     world.watcher.open()
-    yield Inproc(world, feed)
-    await world.watcher.close()
+    made = Inproc(world, feed, log)
+    yield made
+    for one in (world, *made.others):
+        await one.watcher.close()
 
 
 @pytest.mark.behaviour("API-04", "API-06", "FOL-05")
@@ -150,6 +196,93 @@ async def test_a_cursor_beyond_the_head_is_told_and_following_goes_on_from_the_h
     assert reader.events[0] == ResetEvent("cursor", after=3)
     assert [r.seq for r in reader.records] == [4]
     await connection.drop()
+
+
+@pytest.mark.behaviour("API-05")  # field case D07
+@pytest.mark.parametrize("kept_from", [4, 6])
+async def test_a_cursor_older_than_what_is_kept_is_told_where_the_rest_begins(
+    inproc: Inproc, kept_from: int
+) -> None:
+    world = inproc.world
+    session_id = await world.session()
+    await world.log.commit(session_id, OWNER, [draft("host.note", {"n": n}) for n in range(5)])
+    inproc.log.kept_from = kept_from
+    connection = await world.follow_session(session_id, after=1)
+    await connection.until(lambda r: r.of(ResetEvent))
+    await world.log.commit(session_id, OWNER, [draft("host.note", {"n": 5})])
+    reader = await connection.until(lambda r: r.cursor == 6)
+    assert reader.events[0] == ResetEvent("gone", after=kept_from - 1)
+    assert [r.seq for r in reader.records] == list(range(kept_from, 7))
+    await connection.drop()
+
+
+@pytest.mark.behaviour("API-05")  # field case D01
+async def test_a_cursor_beyond_the_head_begins_a_turn_anew(inproc: Inproc) -> None:
+    world = inproc.world
+    session_id = await world.session()
+    await world.log.commit(session_id, OWNER, [draft("host.note", {})])
+    receipt = await world.admit(session_id)
+    unopened = await world.follow(receipt.turn_id, after=99)
+    await unopened.until(lambda r: r.events)
+    claim = await world.claim()
+    await world.open(claim)
+    open_ = await world.follow(receipt.turn_id, after=99)
+    await open_.until(lambda r: r.records)
+    await world.reply(claim, "hi")
+    over = await world.follow(receipt.turn_id, after=99)
+    for connection in (unopened, open_, over):
+        reader = await connection.ended()
+        assert reader.events[0] == ResetEvent("cursor", after=1)
+        assert [r.seq for r in reader.records] == list(range(2, 8))
+        assert reader.replies == [("hi", "hi")]
+
+
+@pytest.mark.behaviour("FOL-02", "FOL-03")
+async def test_what_one_follower_reads_hides_nothing_from_another_that_missed_the_hint(
+    inproc: Inproc,
+) -> None:
+    world = await inproc.polled()
+    session_id = await world.session()
+    await world.log.commit(session_id, OWNER, [draft("host.note", {})] * 2)
+    first = await world.follow_session(session_id)
+    await first.until(lambda r: r.cursor == 2)
+    inproc.log.polls.clear()
+    slow = await world.following.follow_session(session_id, OWNER, after=1)
+    await world.log.commit(session_id, OWNER, [draft("host.note", {})])
+    second = connect(slow)
+    await second.until(lambda r: r.cursor == 3)
+    inproc.log.polls.set()
+    await first.until(lambda r: r.cursor == 3)
+    await first.drop()
+    await second.drop()
+
+
+async def test_records_that_nobody_sees_are_not_read_over_and_over(inproc: Inproc) -> None:
+    world = await inproc.polled(kinds=CLIENT_KINDS)
+    session_id = await world.session()
+    connection = await world.follow_session(session_id)
+    for n in range(1, 6):
+        await world.log.commit(session_id, OWNER, [draft("host.note", {})] * 10)
+        await await_until(partial(reads_are, inproc.log, n + 1), what="the change was read")
+    # Each read begins where the head was polled to be, though no record was ever shown.
+    assert [after for after, _ in inproc.log.reads[1:]] == [0, 10, 20, 30, 40]
+    await connection.drop()
+
+
+async def test_a_turn_that_is_over_is_read_to_its_end_and_no_further(inproc: Inproc) -> None:
+    world = inproc.world
+    session_id = await world.session()
+    first = await world.admit(session_id)
+    for n in range(100):
+        claim = await world.claim()
+        await world.open(claim)
+        await world.reply(claim, f"reply {n}")
+        await world.admit(session_id)
+    for after in (None, 3, 6):
+        inproc.log.reads.clear()
+        reader = await (await world.follow(first.turn_id, after=after)).ended()
+        assert {r.turn for r in reader.records} <= {1}
+        assert sum(looked_at for _, looked_at in inproc.log.reads) <= PAGE_RECORDS + 1
 
 
 @pytest.mark.behaviour("FOL-01", "FOL-05")
