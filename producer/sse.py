@@ -1,8 +1,10 @@
 """The SSE projection: what a follower's events look like on the wire, and the response that carries them (API-04 to 06).
 
 ``id:`` is a record's seq and ``event:`` its kind; ``data:`` is the stored payload with ``seq``, ``turn`` and ``at`` before
-it. Prompts, tool input and output, memory and image data never leave (FOL-09 to 11). Text has no id: ``delta`` adds to what
-the reader holds, ``snapshot`` replaces it, ``reset`` voids it. ``end`` is the last event of a turn's stream.
+it. Prompts, tool input and output, memory, image data and failure texts never leave (FOL-09 to 11); what a user wrote does,
+so that each of his devices can show it. Text has no id: ``delta`` adds to what the reader holds, ``snapshot`` replaces it,
+``reset`` voids it. A ``reset`` of the reader's cursor has the id of the record that it goes on from. ``end`` is the last
+event of a turn's stream.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from shared.domain.canonical import canonical_json
 from shared.domain.errors import TurnkeeperError
 from shared.feed.entries import (
     DeltaEvent,
@@ -26,7 +29,7 @@ from shared.feed.entries import (
 )
 from shared.feed.stopping import stop_tasks
 from shared.sessions.records import Record
-from shared.sessions.vocabulary import CLIENT_KINDS
+from shared.sessions.vocabulary import CLIENT_KINDS, SCHEMAS
 
 RETRY_MS: Final = 1_000
 #: The most that is handed to the server at once, so that its buffer for a slow reader stays bounded.
@@ -56,7 +59,8 @@ def project(event: FollowEvent, *, snapshot_url: str | None = None) -> bytes | N
         case ResetEvent(reason, turn, run, step, after):
             url = snapshot_url if after is not None else None
             fields = {"turn": turn, "run": run, "step": step, "after": after, "snapshot": url}
-            return _frame("reset", {"reason": reason} | _present(fields))
+            # With an id: one that comes back before the next record must not bring the bad cursor again.
+            return _frame("reset", {"reason": reason} | _present(fields), id_=after)
         case EndEvent(status, turn_id, outcome, code):
             about = {"turn_id": turn_id and str(turn_id), "outcome": outcome, "code": code}
             return _frame("end", {"status": status} | _present(about))
@@ -189,18 +193,31 @@ async def _until_gone(receive: Receive) -> None:
 def _record_frame(record: Record) -> bytes | None:
     if record.kind not in CLIENT_KINDS:
         return None
-    text = record.text
-    if record.kind == "turn.started" and '"attachments"' in text:
-        text = orjson.dumps(_without_media(record.data)).decode()
+    text = _shown_text(record)
     turn = "null" if record.turn is None else str(record.turn)
     about = f'{{"seq":{record.seq},"turn":{turn},"at":"{record.at.isoformat()}"'
     rest = "}" if text == "{}" else f",{text[1:]}"
     return f"id: {record.seq}\nevent: {record.kind}\ndata: {about}{rest}\n\n".encode()
 
 
-def _without_media(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a ``turn.started`` payload with what attachments are, and without what they hold (FOL-11)."""
+def _shown_text(record: Record) -> str:
+    """Return what of a payload leaves, as JSON; most payloads are sent as they are stored, without decoding them."""
+    match record.kind:
+        case "turn.started":
+            return canonical_json(_without_prompts(record.data))
+        case "turn.ended" if '"failure"' in record.text:
+            return canonical_json({k: v for k, v in record.data.items() if k != "failure"})
+        case kind if kind not in SCHEMAS:
+            return "{}"  # nobody has said yet what of it may be shown
+        case _:
+            return record.text
+
+
+def _without_prompts(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a ``turn.started`` payload without what a model or a tool wrote into it, and without media (FOL-09, 11)."""
     message = dict(data["user_message"])
+    if data.get("origin") != "user":
+        message.pop("text", None)
     if message.get("attachments"):
         message["attachments"] = [
             {k: v for k, v in a.items() if k in ATTACHMENT_FIELDS and isinstance(v, str | int)}
@@ -213,5 +230,6 @@ def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _frame(event: str, data: Mapping[str, Any]) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (event.encode(), orjson.dumps(data))
+def _frame(event: str, data: Mapping[str, Any], *, id_: int | None = None) -> bytes:
+    number = b"" if id_ is None else b"id: %d\n" % id_
+    return b"%sevent: %s\ndata: %s\n\n" % (number, event.encode(), orjson.dumps(data))

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -99,15 +99,57 @@ def test_text_resets_and_the_end_carry_no_id() -> None:
 def test_a_reset_of_the_cursor_says_where_the_whole_state_is() -> None:
     shown = frame(ResetEvent("cursor", after=4), snapshot_url="/v1/sessions/ses_1")
     assert shown.data == {"reason": "cursor", "after": 4, "snapshot": "/v1/sessions/ses_1"}
+    # A reader that is cut off before the next record comes back with this id, not with the one that was no cursor.
+    assert shown.id == 4
     assert "snapshot" not in frame(ResetEvent("gap", 1, 0, 0), snapshot_url="/v1/sessions/ses_1").data
 
 
 @pytest.mark.behaviour("FOL-09", "FOL-10", "FOL-12")
 def test_no_kind_that_may_hold_prompts_or_tool_data_is_shown() -> None:
-    hidden = {kind for kind in JOURNAL_KINDS if project(record(kind, {"x": SECRET})) is None}
+    payload = {"x": SECRET, "user_message": {}, "origin": "user"}
+    shown = {kind: project(record(kind, payload)) for kind in JOURNAL_KINDS}
+    hidden = {kind for kind, sent in shown.items() if sent is None}
     assert hidden == JOURNAL_KINDS - CLIENT_KINDS
     assert {"request.prepared", "step.response", "memory.message", "memory.tool-result"} <= hidden
     assert project(record("host.note", {"x": SECRET})) is None
+    unknown = {kind: sent for kind, sent in shown.items() if sent is not None and kind not in SCHEMAS}
+    assert unknown and not any(SECRET.encode() in sent for sent in unknown.values())
+
+
+@pytest.mark.behaviour("FOL-09")
+def test_a_failure_text_stays_on_the_server_and_its_code_goes() -> None:
+    ended = {"code": "model.invalid", "failure": SECRET, "reason": "failed", "v": 1}
+    assert frame(record("turn.ended", ended)).data == {
+        "seq": 7,
+        "turn": 3,
+        "at": "2026-01-02T00:00:00+00:00",
+        "code": "model.invalid",
+        "reason": "failed",
+        "v": 1,
+    }
+
+
+def started_by(origin: Literal["user", "inbox", "task"], **fields: Any) -> dict[str, Any]:
+    made = TurnStarted(
+        turn_id=str(new_turn_id()),
+        run_id="r",
+        entry="r:0",
+        origin=origin,
+        user_message=UserMessage(text="hello"),
+        **fields,
+    )
+    data: dict[str, Any] = json.loads(draft_of(made).text)
+    return data
+
+
+@pytest.mark.behaviour("FOL-09")
+def test_what_a_user_wrote_is_shown_and_what_a_model_or_a_tool_wrote_into_a_turn_is_not() -> None:
+    given = {"key": "k", "command": {"name": "retry", "n": 10**30}, "meta": {"origin": "user"}}
+    own = frame(record("turn.started", started_by("user", **given))).data
+    assert own["user_message"] == {"text": "hello"}
+    assert {name: own[name] for name in given} == given
+    for origin in ("inbox", "task"):
+        assert frame(record("turn.started", started_by(origin, **given))).data["user_message"] == {}
 
 
 @pytest.mark.behaviour("FOL-11")
