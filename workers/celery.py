@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from celery import Celery, signals
 
+from shared.domain.errors import ConfigError
 from shared.settings import Settings, load_settings
 from shared.telemetry.logs import configure_logs
 from shared.wakes.broker import declared_queues, is_amqp
@@ -26,12 +27,23 @@ class TurnkeeperApp(Celery):  # type: ignore[misc]  # Celery publishes no types
 
     settings: Settings
 
+    def connection_for_write(self, url: str | None = None, **options: Any) -> Any:
+        """Return a connection for publishing and for ``inspect``, ``control`` and ``status``."""
+        self._must_know_a_broker(url)
+        return super().connection_for_write(url, **options)
+
     def connection_for_read(self, url: str | None = None, **options: Any) -> Any:
         """Return a connection for consuming; on Redis one that keeps a client per channel (decision 33)."""
+        self._must_know_a_broker(url)
         connection = super().connection_for_read(url, **options)
         if connection.transport_cls in ("redis", "rediss"):
             connection.transport_cls = REDIS_TRANSPORT
         return connection
+
+    def _must_know_a_broker(self, url: str | None) -> None:
+        """Raise ``ConfigError`` rather than let Celery ask the broker that it takes by default."""
+        if not url and not self.conf.broker_url:
+            raise ConfigError("CELERY_BROKER_URL is not set", field="CELERY_BROKER_URL")
 
 
 def make_app(settings: Settings) -> TurnkeeperApp:
@@ -92,6 +104,13 @@ def _configuration(settings: Settings, url: str) -> dict[str, Any]:
 
 
 app: Final = make_app(load_settings())
+
+
+@signals.celeryd_init.connect  # type: ignore[untyped-decorator]  # Celery publishes no types
+def _refuse_without_a_broker(instance: Any, **_options: Any) -> None:
+    """End a worker that was told of no broker, before Celery looks at what kind of one it is."""
+    if not instance.app.conf.broker_url:
+        raise SystemExit("the worker is refused: CELERY_BROKER_URL is not set")
 
 
 @signals.setup_logging.connect  # type: ignore[untyped-decorator]  # Celery publishes no types

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -398,3 +399,21 @@ def test_an_unknown_queue_is_refused(bench: Bench) -> None:
     worker = bench.launch("-Q", "turns,nosuch")
     assert worker.await_exit() != 0
     assert "nosuch" in worker.log
+
+
+@pytest.mark.parametrize("command", [["inspect", "ping"], ["status"], ["worker", "-Q", "turns"]])
+def test_a_celery_command_without_a_broker_says_which_variable_is_missing(
+    command: list[str], tmp_path: Path
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CELERY_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "celery", "-A", "workers", *command],
+        cwd=tmp_path,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "CELERY_BROKER_URL is not set" in done.stderr

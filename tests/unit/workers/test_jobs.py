@@ -89,6 +89,15 @@ def test_a_task_that_is_no_job_of_ours_is_refused() -> None:
         check_jobs(app)
 
 
+def test_an_app_that_was_told_of_no_broker_asks_none() -> None:
+    """Celery's own default is a broker of this machine: an operator would wait for workers that are not there."""
+    app = fresh_app("")
+    for connect in (app.connection_for_read, app.connection_for_write):
+        with pytest.raises(ConfigError, match="CELERY_BROKER_URL"):
+            connect()
+    assert app.connection_for_write("redis://127.0.0.1:1/0").hostname == "127.0.0.1"
+
+
 @pytest.mark.behaviour("DST-04", "DST-22", "DST-23")
 def test_wakes_are_acknowledged_on_receipt_and_have_no_result() -> None:
     app = fresh_app()
