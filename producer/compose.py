@@ -16,6 +16,7 @@ from producer.traffic import Traffic
 from shared.agents import App, load_app
 from shared.database.counters import WorkCounters
 from shared.database.pool import Database
+from shared.database.totals import Counts, PoolTotals
 from shared.domain.errors import ConfigError
 from shared.domain.failpoints import Failpoints
 from shared.feed.follow import Following
@@ -75,6 +76,7 @@ async def producer_parts(
         )
         watcher.open()
         stack.push_async_callback(watcher.close)
+        _report_wakes(bell, database, settings.worker_seen_s, stack)
         yield ProducerParts(
             settings=settings,
             database=database,
@@ -121,6 +123,18 @@ def _feed(settings: Settings) -> RedisFeed | None:
         max_bytes=settings.feed_max_bytes,
         ttl_s=settings.feed_ttl_s,
     )
+
+
+def _report_wakes(bell: WakePublisher, database: Database, every_s: float, stack: AsyncExitStack) -> None:
+    """Add the wakes that this process publishes to the totals that an operator sees (DST-17)."""
+
+    def published() -> Counts:
+        by_queue = bell.stats().published_by_queue
+        return {(queue, "wakes_published"): count for queue, count in by_queue.items()}
+
+    totals = PoolTotals(database, published, every_s=every_s)
+    stack.push_async_callback(totals.write_if_possible)
+    stack.callback(asyncio.create_task(totals.write_for_ever(), name="totals").cancel)
 
 
 def _publisher(settings: Settings) -> WakePublisher:

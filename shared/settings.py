@@ -119,6 +119,8 @@ class Settings(BaseModel):
     sweep_s: Seconds = 5.0
     sweep_lease_s: Seconds = 15.0
     drain_s: Seconds = 25.0
+    liveness_s: Seconds = 60.0
+    loop_lag_max_s: Seconds = 0.25
     publish_bound_s: Seconds = 0.25
     follower_poll_s: Seconds = 0.5
     keep_alive_s: Seconds = 15.0

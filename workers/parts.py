@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from shared.settings import Settings
 from shared.wakes.port import WakePublisher
+from workers.health.loop_load import LoopLoad
 
 
 class ConsumerGate(Protocol):
@@ -22,6 +23,15 @@ class ConsumerGate(Protocol):
     def shut(self, queue: str) -> None: ...
 
     def open(self, queue: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much a process takes: its places in one pool, the gate of its consumers, and whether its loop carries no more."""
+
+    capacity: int
+    gate: ConsumerGate
+    is_overloaded: Callable[[], bool] = lambda: False
 
 
 class QueueServer(Protocol):
@@ -47,8 +57,19 @@ class QueueServer(Protocol):
         ...
 
     def info(self) -> Mapping[str, Any]:
-        """Return JSON values for ``inspect stats``, among them ``held``, ``capacity`` and ``ids``. From any thread."""
+        """Return JSON values for ``inspect stats``, among them ``held``, ``capacity`` and ``ids``. From any thread.
+
+        ``owes_a_claim`` says that work is wanted and there is room, ``claims`` and ``claim_failures`` count what was tried,
+        ``without_room`` says that the consumer is shut: liveness is judged by them (DST-30).
+        """
         ...
+
+
+@dataclass(slots=True)
+class Health:
+    """Why the process is not fit to go on, if so; written once, read from any thread."""
+
+    unfit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +78,16 @@ class WorkerParts:
 
     ``pumps`` serves queues by name. ``services`` are loops that run from start to the end of the drain (renewals, polls,
     ``last_seen``); one that returns or raises earlier makes the process drain and exit with a failure. So does setting
-    ``leave``, for a part that finds its process no longer fit (lost threads).
+    ``leave``, for a part that finds its process no longer fit (lost threads). ``load`` is measured while the parts are
+    alive; ``health`` says why a process leaves.
     """
 
     pumps: Mapping[str, QueueServer]
     wakes: WakePublisher
     services: Sequence[Callable[[], Awaitable[None]]] = ()
     leave: asyncio.Event = field(default_factory=asyncio.Event)
+    load: LoopLoad = field(default_factory=LoopLoad)
+    health: Health = field(default_factory=Health)
 
 
 class BuildWorker(Protocol):

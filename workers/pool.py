@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
@@ -21,8 +21,10 @@ from celery.utils.imports import symbol_by_name
 from celery.worker import state
 
 from shared.domain.errors import ConfigError, TurnkeeperError
+from shared.wakes.broker import waiting_wakes
 from shared.wakes.names import QUEUES
 from workers.gate import HubGate
+from workers.health.liveness import LOOP_BLOCKED, Liveness
 from workers.jobs import check_jobs, wake_jobs
 from workers.parts import BuildWorker, WorkerParts
 from workers.process import CLOSE_S, STOP_NOW_S, LoopProcess
@@ -34,6 +36,8 @@ EX_FAILURE: Final = 1
 LEAVE_S: Final = 5.0
 #: Seconds beyond the drain bound within which cancelled work must have cleaned up.
 _DRAIN_SLACK_S: Final = 10.0
+#: Seconds for each step of a look at the broker's queues.
+_LOOK_BOUND_S: Final = 5.0
 
 
 class TurnkeeperPool(BasePool):  # type: ignore[misc]  # Celery publishes no types
@@ -47,6 +51,7 @@ class TurnkeeperPool(BasePool):  # type: ignore[misc]  # Celery publishes no typ
         super().__init__(*args, **options)
         self.gate = HubGate()
         self._process: LoopProcess | None = None
+        self._liveness: Liveness | None = None
         self._settings = self.app.settings
         self._signals = 0
         self._hub: Any = None
@@ -73,6 +78,9 @@ class TurnkeeperPool(BasePool):  # type: ignore[misc]  # Celery publishes no typ
             raise SystemExit(EX_FAILURE) from error
         for job in wake_jobs(self.app).values():
             job.connect(self._process)
+        watched = _WatchedPool(self.app, self._process)
+        self._liveness = Liveness(watched, bound_s=self._settings.liveness_s, on_stuck=self._on_stuck)
+        self._liveness.start()
 
     def register_with_event_loop(self, hub: Any) -> None:
         """Called for every new connection, before its queues are consumed."""
@@ -112,6 +120,8 @@ class TurnkeeperPool(BasePool):  # type: ignore[misc]  # Celery publishes no typ
         """Do nothing: a job is over when its ids are offered, and revoking it does nothing to a turn (core 9)."""
 
     def _detach(self) -> None:
+        if self._liveness is not None:
+            self._liveness.stop()
         self.gate.detach()
         for job in wake_jobs(self.app).values():
             job.connect(None)
@@ -159,6 +169,19 @@ class TurnkeeperPool(BasePool):  # type: ignore[misc]  # Celery publishes no typ
         state.should_stop = EX_FAILURE
         self._wake_hub()
 
+    def _on_stuck(self, reason: str) -> None:
+        """Called by the liveness thread: leave in order as far as that is possible, and without it if it is not."""
+        process = self._process
+        if reason == LOOP_BLOCKED or process is None:
+            _log.critical("the worker leaves at once: %s", reason)
+            os._exit(EX_FAILURE)  # nothing of it can end in order; its leases pass
+        process.note_unfit(reason)
+        self._on_unfit(reason)
+        # The hub may be what is stuck.
+        process.begin_drain()
+        process.wait_ended(self._settings.drain_s + _DRAIN_SLACK_S + CLOSE_S)
+        _leave_by_force()
+
     def _wake_hub(self) -> None:
         if (hub := self._hub) is not None:
             hub.call_soon(lambda: None)
@@ -176,6 +199,28 @@ def _leave_by_force() -> None:
     """End the process if Celery does not: a silent broker can hold its shutdown up, and nothing of ours is left to lose."""
     time.sleep(LEAVE_S)
     os._exit(EX_FAILURE)
+
+
+class _WatchedPool:
+    """A :class:`workers.health.liveness.Watched`: one Celery app and the loop beside its hub."""
+
+    def __init__(self, app: Any, process: LoopProcess) -> None:
+        self._app = app
+        self._process = process
+        self._broker_url = app.settings.broker_url.get_secret_value()
+
+    def beats(self) -> int:
+        return self._process.beats
+
+    def pumps(self) -> Mapping[str, Mapping[str, Any]]:
+        pumps: dict[str, dict[str, Any]] = self._process.info()["pumps"]
+        return pumps
+
+    def taken(self, queue: str) -> int:
+        return sum(wake_jobs(self._app)[queue].counts.values())
+
+    def waiting(self, queues: Iterable[str]) -> Mapping[str, int]:
+        return waiting_wakes(self._broker_url, queues, bound_s=_LOOK_BOUND_S)
 
 
 class PoolStep(bootsteps.Step):  # type: ignore[misc]  # Celery publishes no types

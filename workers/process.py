@@ -100,6 +100,16 @@ class LoopProcess:
             "pumps": figures,
         }
 
+    @property
+    def beats(self) -> int:
+        """How often the loop has measured its lag; standing still, it is blocked."""
+        return self._parts.load.beats if self._parts is not None else 0
+
+    def note_unfit(self, reason: str) -> None:
+        """Have the health endpoint say why this process leaves."""
+        if self._parts is not None:
+            self._parts.health.unfit = reason
+
     def begin_drain(self) -> None:
         """Take no more wakes and claims, and end when what is held is done or its time is up. Returns at once."""
         self.call(self._drain.set)
@@ -158,7 +168,8 @@ class LoopProcess:
             servers = [
                 asyncio.create_task(_must_not_end(one.serve, self._leaving)) for one in parts.pumps.values()
             ]
-            services = [asyncio.create_task(_must_not_end(one, self._leaving)) for one in parts.services]
+            loops = (*parts.services, parts.load.measure_for_ever)
+            services = [asyncio.create_task(_must_not_end(one, self._leaving)) for one in loops]
             self._ready = True
             try:
                 await self._until_told(parts, [*servers, *services])
@@ -182,6 +193,7 @@ class LoopProcess:
                 reason = next(
                     (str(one.exception()) for one in watched if one.done()), "a part asked to leave"
                 )
+                parts.health.unfit = reason
                 self._on_unfit(reason)
                 await asyncio.wait(told, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -10,6 +10,7 @@ States of the claiming coroutine::
 1. A claim asks for all the room there is; one that came back full is followed by another as soon as there is room.
 2. Work that is owed is found without wakes: a pump with room claims unasked (DST-12, law 4).
 3. Nothing that ``claim`` or ``run`` raises ends the pump; only ``drain`` and ``stop_now`` do.
+4. While the event loop is overloaded there is no room beside what is held already; with nothing held, for one work (DST-32).
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ HINTS_PER_CLAIM: Final = 200
 BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
 CLEAN_UP_S: Final = 5.0
+#: Seconds after which an overloaded pump looks at its loop again.
+OVERLOAD_LOOK_S: Final = 0.25
 
 
 class Pump(Generic[W]):
@@ -40,8 +43,9 @@ class Pump(Generic[W]):
 
     ``claim(n, hints)`` owns up to ``n`` works and returns them (all of them: what it does not return is nobody's).
     ``run(work)`` does one and stores its own end; cancelled, it releases or flushes within ``CLEAN_UP_S``. ``name``
-    gives a work's id. ``ring`` rings this queue for the workers elsewhere. ``unasked_s`` is the mean of the time between
-    claims nobody asked for, a third more or less of it at random.
+    gives a work's id. ``ring`` rings this queue for the workers elsewhere. ``is_overloaded`` says whether the loop carries
+    as much as it can. ``unasked_s`` is the mean of the time between claims nobody asked for, a third more or less of it at
+    random.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Pump(Generic[W]):
         name: Callable[[W], str],
         ring: Callable[[], None],
         gate: ConsumerGate,
+        is_overloaded: Callable[[], bool] = lambda: False,
         unasked_s: float = 1.5,
         hints_max: int = HINTS_MAX,
         rng: random.Random | None = None,
@@ -65,6 +70,7 @@ class Pump(Generic[W]):
         self._name = name
         self._ring = ring
         self._gate = gate
+        self._is_overloaded = is_overloaded
         self._unasked_s = unasked_s
         self._hints_max = hints_max
         self._rng = rng or random.Random()
@@ -74,12 +80,24 @@ class Pump(Generic[W]):
         self._changed = asyncio.Event()
         self._wanted = True
         self._shut = False
+        self._overloaded = False
         self._swallowed = False
         self._passed_on = False
         self._stopping = False
         self._claims_failing = 0
         self._counts = dict.fromkeys(
-            ("offered", "dropped", "claims", "claimed", "lost_claims", "claim_failures", "failed", "rings"), 0
+            (
+                "offered",
+                "dropped",
+                "claims",
+                "claimed",
+                "lost_claims",
+                "claim_failures",
+                "failed",
+                "rings",
+                "overloads",
+            ),
+            0,
         )
 
     # --- from outside ----------------------------------------------------------------------------------------
@@ -156,6 +174,8 @@ class Pump(Generic[W]):
             "capacity": self._capacity,
             "ids": ids,
             "without_room": self._shut,
+            "overloaded": self._overloaded,
+            "owes_a_claim": self._wanted and not self._shut and not self._stopping,
             "draining": self._stopping,
             **self._counts,
         }
@@ -168,10 +188,11 @@ class Pump(Generic[W]):
         while not self._stopping:
             # Cleared before anything is looked at: what changes from here on ends the wait below at once.
             self._changed.clear()
-            room = self._capacity - len(self._held)
+            room = self._find_room()
             if room <= 0:
                 self._note_no_room()
-                await self._changed.wait()
+                # What the loop carries changes without a word to us.
+                await self._wait_for_change(OVERLOAD_LOOK_S if self._overloaded else None)
             elif not self._wanted and (wait_s := unasked_at - loop.time()) > 0:
                 self._note_room()
                 await self._wait_for_change(wait_s)
@@ -226,7 +247,7 @@ class Pump(Generic[W]):
             self._changed.clear()
             await self._wait_for_change(wait_s)
 
-    async def _wait_for_change(self, timeout_s: float) -> None:
+    async def _wait_for_change(self, timeout_s: float | None) -> None:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
@@ -234,6 +255,14 @@ class Pump(Generic[W]):
             pass
 
     # --- room ------------------------------------------------------------------------------------------------
+
+    def _find_room(self) -> int:
+        """Return how many works may be claimed now. A loop that others slow down still takes one at a time."""
+        room = self._capacity - len(self._held)
+        overloaded = self._is_overloaded()
+        self._counts["overloads"] += overloaded and not self._overloaded
+        self._overloaded = overloaded
+        return min(room, 1 - len(self._held)) if overloaded else room
 
     def _note_no_room(self) -> None:
         """Shut the gate and ring once for the workers elsewhere; once more if a wake was swallowed since."""

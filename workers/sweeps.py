@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from shared.domain.errors import LeaseHeld, TurnkeeperError
 from shared.domain.ids import SessionId
@@ -19,7 +19,6 @@ from shared.jobs.queue import JobQueue
 from shared.leases.port import Leases, NamedLease
 from shared.turns.queue import TurnQueue
 from shared.wakes.names import ACTIVITY, INDEX, REMEMBER, TURNS
-from shared.wakes.port import WakePublisher
 
 _log: Final = logging.getLogger(__name__)
 
@@ -29,6 +28,24 @@ BATCH: Final = 50
 FORGET_WORKERS_S: Final = 3_600.0
 #: Batches of one sweep; what is left is found by the next.
 BATCHES_MAX: Final = 20
+
+
+class Bell(Protocol):
+    """Rings a queue; a :class:`shared.wakes.port.WakePublisher` is one."""
+
+    def ring(self, queue: str, ids: Sequence[str] = ()) -> None: ...
+
+
+@dataclass(slots=True)
+class CountingBell:
+    """Rings on, and counts by queue what the sweeps had to ring: wakes that were lost or never sent (DST-17)."""
+
+    bell: Bell
+    rung: dict[str, int] = field(default_factory=dict)
+
+    def ring(self, queue: str, ids: Sequence[str] = ()) -> None:
+        _add(self.rung, queue, 1)
+        self.bell.ring(queue, ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +186,7 @@ class Sweeps:
 
 
 def turn_sweeps(
-    queue: TurnQueue, wakes: WakePublisher, *, on_change: Callable[[SessionId], None]
+    queue: TurnQueue, wakes: Bell, *, on_change: Callable[[SessionId], None]
 ) -> tuple[Sweep, ...]:
     """Return the sweeps of the turn queue and its workers.
 
@@ -206,7 +223,7 @@ def turn_sweeps(
     )
 
 
-def job_sweep(jobs: JobQueue, wakes: WakePublisher) -> Sweep:
+def job_sweep(jobs: JobQueue, wakes: Bell) -> Sweep:
     """Return the sweep of the background pools: ring every queue with something due that nobody was woken for."""
 
     async def ring() -> int:

@@ -12,6 +12,7 @@ import typer
 
 from producer.dev.running import find_database_url
 from shared.database.pool import Database
+from shared.database.totals import TOTAL_NAMES, TotalName, read_totals
 from shared.jobs.postgres import PostgresJobQueue
 from shared.jobs.queue import BACKGROUND_POOLS, JobBacklog, ParkedJob, Pool
 from shared.settings import load_settings
@@ -20,6 +21,13 @@ from shared.turns.queue import Backlog
 from shared.wakes.names import QUEUES, TURNS
 
 PARKED_SHOWN: Final = 20
+TOTALS_SHOWN: Final[tuple[TotalName, ...]] = (
+    "claims",
+    "lost_claims",
+    "renewals_refused",
+    "wakes_published",
+    "wakes_repaired",
+)
 WORKER_FIELDS = (
     "id",
     "host",
@@ -30,6 +38,8 @@ WORKER_FIELDS = (
     "held",
     "version",
     "draining",
+    "lag_s",
+    "overloaded",
     "silent_s",
 )
 
@@ -54,6 +64,7 @@ class Standing:
     workers: Sequence[Mapping[str, Any]]
     jobs: Mapping[Pool, JobBacklog] = field(default_factory=dict)
     parked: Sequence[ParkedJob] = ()
+    totals: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 async def _read(url: str) -> Standing:
@@ -65,7 +76,8 @@ async def _read(url: str) -> Standing:
         served = sorted({revision for worker in workers for revision in worker["revisions"]})
         backlogs = {pool: await jobs.backlog(pool) for pool in BACKGROUND_POOLS}
         parked = [job for pool in BACKGROUND_POOLS for job in await jobs.parked(pool, limit=PARKED_SHOWN)]
-        return Standing(await queue.backlog(TURNS, served or [""]), workers, backlogs, parked)
+        backlog = await queue.backlog(TURNS, served or [""])
+        return Standing(backlog, workers, backlogs, parked, await read_totals(database))
     finally:
         await database.close()
 
@@ -80,6 +92,7 @@ def report(standing: Standing) -> dict[str, Any]:
             "workers": len(mine),
             "capacity": sum(w["capacity"] for w in mine),
             "held": sum(w["held"] for w in mine),
+            "totals": {name: standing.totals.get(pool, {}).get(name, 0) for name in TOTAL_NAMES},
         }
     pools[TURNS] |= asdict(standing.turns)
     for pool_name, owed in standing.jobs.items():
@@ -101,6 +114,11 @@ def screen(found: Mapping[str, Any], *, silent_after_s: float) -> Iterator[str]:
     for name, pool in found["pools"].items():
         yield f"{name:<10}{pool['workers']:>8}{pool['held']:>8}{pool['capacity']:>8}"
     yield ""
+    yield f"{'in all':<10}{'claims':>9}{'lost':>9}{'refused':>9}{'wakes':>9}{'repaired':>9}"
+    for name, pool in found["pools"].items():
+        counts = (pool["totals"][total] for total in TOTALS_SHOWN)
+        yield f"{name:<10}" + "".join(f"{count:>9}" for count in counts)
+    yield ""
     yield f"turns: {turns['ready']} ready, {turns['queued']} queued behind, {turns['running']} running"
     yield f"oldest owed: {turns['oldest_due_s']:.1f} s"
     for name in BACKGROUND_POOLS:
@@ -114,10 +132,16 @@ def screen(found: Mapping[str, Any], *, silent_after_s: float) -> Iterator[str]:
     for revision, count in turns["unserved"].items():
         yield f"no worker serves revision {revision!r}: {count} ready"
     yield ""
-    if not found["workers"]:
+    yield from _worker_lines(found["workers"], silent_after_s)
+
+
+def _worker_lines(workers: Sequence[Mapping[str, Any]], silent_after_s: float) -> Iterator[str]:
+    if not workers:
         yield "no workers"
-    for worker in found["workers"]:
+    for worker in workers:
         note = "draining" if worker["draining"] else ""
+        if worker["overloaded"]:
+            note = f"overloaded, its loop lags {worker['lag_s']:.2f} s: it claims nothing"
         if worker["silent_s"] > silent_after_s:
             note = f"silent for {worker['silent_s']:.0f} s"
         held = f"{worker['held']}/{worker['capacity']}"

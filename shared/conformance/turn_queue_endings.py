@@ -319,9 +319,10 @@ async def workers(subject: TurnQueueSubject) -> None:
     same((first or {})["queues"], ["turns", "remember"], "with its queues")
     await subject.advance(30)
     require(30 <= ((await row()) or {})["silent_s"] < 90, "its silence grows")
-    await s.queue.seen(seen(s.worker, held=3, capacity=8, draining=True))
+    await s.queue.seen(seen(s.worker, held=3, capacity=8, draining=True, lag_s=0.5, overloaded=True))
     again = await row() or {}
     same((again["held"], again["capacity"], again["draining"]), (3, 8, True), "what it says last holds")
+    same((again["lag_s"], again["overloaded"]), (0.5, True), "with its lag")
     require(again["silent_s"] < 30, "it is heard again")
     for _ in range(2):
         await s.queue.gone(s.worker)

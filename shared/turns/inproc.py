@@ -382,6 +382,8 @@ def _worker(row: WorkerRow, *, now: Any) -> Mapping[str, Any]:
         "held": said.held,
         "version": said.version,
         "draining": said.draining,
+        "lag_s": said.lag_s,
+        "overloaded": said.overloaded,
         "started_at": row.started_at,
         "silent_s": (now - row.last_seen).total_seconds(),
     }

@@ -237,6 +237,8 @@ class PostgresTurnQueue:
             "held": worker.held,
             "version": worker.version,
             "draining": worker.draining,
+            "lag_s": worker.lag_s,
+            "overloaded": worker.overloaded,
         }
         await self._polls.call("worker.seen", _SQL["seen"], params, repeatable=True)
 

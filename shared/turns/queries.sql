@@ -65,10 +65,11 @@ SELECT invocation_id, step, ordinal, name, argument_digest, token, state, result
   WHERE session_id = %(session)s AND turn_id = %(id)s ORDER BY step, ordinal
 
 -- name: seen
-INSERT INTO workers (id, host, pid, queues, revisions, capacity, held, version, draining)
-  VALUES (%(id)s, %(host)s, %(pid)s, %(queues)s::text[], %(revisions)s::text[], %(capacity)s, %(held)s, %(version)s, %(draining)s)
+INSERT INTO workers (id, host, pid, queues, revisions, capacity, held, version, draining, lag_s, overloaded)
+  VALUES (%(id)s, %(host)s, %(pid)s, %(queues)s::text[], %(revisions)s::text[], %(capacity)s, %(held)s, %(version)s, %(draining)s,
+    %(lag_s)s, %(overloaded)s)
   ON CONFLICT (id) DO UPDATE SET capacity = excluded.capacity, held = excluded.held, draining = excluded.draining,
-    last_seen = clock_timestamp()
+    lag_s = excluded.lag_s, overloaded = excluded.overloaded, last_seen = clock_timestamp()
 
 -- name: gone
 DELETE FROM workers WHERE id = %(id)s
@@ -77,7 +78,7 @@ DELETE FROM workers WHERE id = %(id)s
 DELETE FROM workers WHERE last_seen < clock_timestamp() - make_interval(secs => %(older_s)s) RETURNING id
 
 -- name: workers
-SELECT id, host, pid, queues, revisions, capacity, held, version, draining, started_at,
+SELECT id, host, pid, queues, revisions, capacity, held, version, draining, lag_s, overloaded, started_at,
        extract(epoch FROM clock_timestamp() - last_seen)::double precision AS silent_s
   FROM workers ORDER BY id LIMIT 1000
 

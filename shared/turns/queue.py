@@ -217,7 +217,10 @@ class TurnView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSeen:
-    """What a worker process writes of itself every few seconds, also when idle."""
+    """What a worker process writes of itself every few seconds, also when idle.
+
+    ``lag_s``: how far its event loop lags; ``overloaded``: so far that it takes no more work meanwhile.
+    """
 
     worker: WorkerId
     host: str
@@ -228,6 +231,8 @@ class WorkerSeen:
     held: int
     version: str
     draining: bool = False
+    lag_s: float = 0.0
+    overloaded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -75,6 +75,19 @@ class KombuSender:
             self.close()
             raise BrokerUnavailable(f"wake not published: {type(error).__name__}: {error}") from error
 
+    def count_waiting(self, queue: str) -> int:
+        """Return how many messages of a queue wait for a consumer. Raises ``BrokerUnavailable``."""
+        try:
+            self._open()
+            with self._connection.channel() as channel:
+                try:
+                    return int(channel.queue_declare(queue, passive=True).message_count)
+                except self._connection.channel_errors:
+                    return 0  # Redis has no empty lists, and RabbitMQ no queue that nobody has declared yet
+        except Exception as error:  # as in ``send``
+            self.close()
+            raise BrokerUnavailable(f"queue not looked at: {type(error).__name__}: {error}") from error
+
     def close(self) -> None:
         """Drop the connection; the next send opens another."""
         connection, self._connection, self._producer = self._connection, None, None
@@ -113,6 +126,18 @@ class KombuSender:
         if self._amqp:
             return {"read_timeout": self._bound_s, "write_timeout": self._bound_s}
         return {"socket_timeout": self._bound_s, "socket_connect_timeout": self._bound_s}
+
+
+def waiting_wakes(broker_url: str, queues: Iterable[str], *, bound_s: float) -> dict[str, int]:
+    """Return how many messages of each queue wait at the broker for a consumer; a queue that is not there has none.
+
+    Opens a connection of its own, each step on it bounded by ``bound_s`` seconds; blocks. Raises ``BrokerUnavailable``.
+    """
+    sender = KombuSender(broker_url, bound_s=bound_s)
+    try:
+        return {queue: sender.count_waiting(queue) for queue in queues}
+    finally:
+        sender.close()
 
 
 def _headers(queue: str, wake_id: str, ids: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import logging
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -56,7 +57,7 @@ class CeleryWakePublisher:
         self._close_by: float | None = None
         self._retry_at = -NEVER
         self._failures = 0
-        self._published = 0
+        self._published: Counter[str] = Counter()
         self._failed = 0
         self._late = 0
 
@@ -75,11 +76,12 @@ class CeleryWakePublisher:
     def stats(self) -> WakeStats:
         with self._changed:
             return WakeStats(
-                published=self._published,
+                published=self._published.total(),
                 coalesced=self._owed.coalesced,
                 dropped=self._owed.dropped + self._late,
                 failed=self._failed,
                 broker_ok=self._failures == 0,
+                published_by_queue=dict(self._published),
             )
 
     def close(self, timeout: float) -> None:
@@ -102,7 +104,7 @@ class CeleryWakePublisher:
             except BrokerUnavailable as error:
                 self._note_failure(message, error)
             else:
-                self._note_success()
+                self._note_success(message)
         sender.close()
 
     def _next_message(self) -> Message | None:
@@ -120,9 +122,9 @@ class CeleryWakePublisher:
                     return self._owed.take(now)
                 self._changed.wait(None if due_at == NEVER else due_at - now)
 
-    def _note_success(self) -> None:
+    def _note_success(self, message: Message) -> None:
         with self._changed:
-            self._published += 1
+            self._published[message.queue] += 1
             recovered, self._failures = self._failures, 0
         if recovered:
             _log.warning("broker takes wakes again", extra={"failures": recovered})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -21,7 +22,9 @@ class InprocWakes:
             self.on_ring(queue, tuple(ids))
 
     def stats(self) -> WakeStats:
-        return WakeStats(published=len(self.rings))
+        return WakeStats(
+            published=len(self.rings), published_by_queue=Counter(queue for queue, _ in self.rings)
+        )
 
     def close(self, timeout: float) -> None:
         return None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -20,6 +20,7 @@ class WakeStats:
     dropped: int = 0
     failed: int = 0
     broker_ok: bool = True
+    published_by_queue: Mapping[str, int] = field(default_factory=dict)
 
 
 class WakePublisher(Protocol):

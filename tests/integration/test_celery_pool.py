@@ -350,6 +350,30 @@ def test_a_worker_whose_parts_ask_to_leave_drains_and_exits_with_a_failure(bench
     assert [note["op"] for note in bench.world.notes[-2:]] == ["ended", "closed"]
 
 
+@pytest.mark.behaviour("DST-30")
+def test_a_connected_worker_that_takes_no_wakes_drains_and_exits_with_a_failure(bench: Bench) -> None:
+    """B04: the connection stands, the consumer is gone, and the queue is owed."""
+    worker = bench.start("-Q", "turns", liveness_s="3")
+    bench.world.owe("a")
+    bench.wakes.ring("turns", ["a"])
+    bench.world.await_note(op="started", id="a")
+    bench.app.control.cancel_consumer("turns", destination=[worker.node], reply=True, timeout=10.0)
+    bench.wakes.ring("turns", ["b"])
+    worker.await_log("turns: 1 wakes wait at the broker and none is taken", within_s=60)
+    bench.world.release("a")
+    assert worker.await_exit(60) == 1
+    assert [note["op"] for note in bench.world.notes[-2:]] == ["ended", "closed"]
+    assert bench.queued() == 1
+
+
+@pytest.mark.behaviour("DST-30")
+def test_a_worker_whose_loop_is_blocked_ends_at_once_with_a_failure(bench: Bench) -> None:
+    worker = bench.start("-Q", "turns", liveness_s="3")
+    bench.world.tell({"op": "block"})
+    assert worker.await_exit(60) == 1
+    assert "the event loop is blocked" in worker.log
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

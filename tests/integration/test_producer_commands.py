@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from producer.dev.run_file import RunFile, process_start, write_run_file
 from producer.dev.talk import Conversation, ServerEvent, Turn
 from shared.database.embedded import EmbeddedServers
 from shared.database.schema import VERSION
+from shared.database.totals import PoolTotals, TotalName
 from shared.domain.ids import OwnerId, WorkerId
 from shared.feed.redis import RedisFeed
 from shared.sessions.vocabulary import ToolCompleted, ToolStarted, draft_of
@@ -127,6 +129,37 @@ async def test_status_shows_pools_workers_and_what_is_owed(database_url: str, tm
     assert "1 ready, 2 queued behind, 1 running" in screen
     assert "no worker serves revision '2': 1 ready" in screen
     assert "pid 77" in screen
+
+
+@pytest.mark.behaviour("DST-17", "DST-32", "OPS-04")
+async def test_status_shows_what_each_pool_has_done_over_all_processes_and_who_is_overloaded(
+    database_url: str, tmp_path: Path
+) -> None:
+    counts: dict[tuple[str, TotalName], int] = {("turns", "claims"): 5, ("turns", "wakes_repaired"): 2}
+    async with calling(database_url) as (producer, _):
+        seen = WorkerSeen(WorkerId("w1"), "h", 77, ["turns"], ["1"], 40, 3, "1", lag_s=0.5, overloaded=True)
+        await producer.parts.queue.seen(seen)
+        for _ in range(2):  # two processes, one after the other
+            totals = PoolTotals(producer.parts.database, lambda: counts, every_s=60)
+            await totals.write()
+            await totals.write()
+        counts["turns", "claims"] += 1
+        await totals.write()
+
+    found = json.loads(
+        (await asyncio.to_thread(run_cli, "status", "--json", cwd=tmp_path, DATABASE_URL=database_url)).stdout
+    )
+    assert found["pools"]["turns"]["totals"] == {
+        "claims": 11,
+        "claimed": 0,
+        "lost_claims": 0,
+        "renewals_refused": 0,
+        "wakes_published": 0,
+        "wakes_repaired": 4,
+    }
+    screen = (await asyncio.to_thread(run_cli, "status", cwd=tmp_path, DATABASE_URL=database_url)).stdout
+    assert re.search(r"^turns +11 +0 +0 +0 +4$", screen, re.MULTILINE)
+    assert "overloaded, its loop lags 0.50 s: it claims nothing" in screen
 
 
 @pytest.mark.behaviour("DST-13", "OPS-04")

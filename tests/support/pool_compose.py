@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
@@ -66,6 +67,8 @@ class FarWorld:
                     self._held[note["id"]].set()
                 case "leave":
                     self.leave.set()
+                case "block":
+                    asyncio.get_running_loop().call_soon(time.sleep, 3_600)  # as no host should
 
 
 @asynccontextmanager

@@ -40,7 +40,7 @@ from shared.models.openai_structured import OpenAIStructuredModel
 from shared.settings import DEFAULT_OPENAI_BASE_URL, Settings
 from shared.wakes.names import INDEX, REMEMBER
 from workers.background.serving import HeldJob, JobServer, Pass, PoolPolicy
-from workers.parts import ConsumerGate
+from workers.parts import Room
 from workers.pump import Pump
 from workers.stores import WorkerStores
 from workers.turns.runner import Recall
@@ -86,7 +86,7 @@ def build_recall(
 
 
 async def build_activity(
-    settings: Settings, policy: MemoryPolicy, stores: WorkerStores, capacity: int, gate: ConsumerGate
+    settings: Settings, policy: MemoryPolicy, stores: WorkerStores, room: Room
 ) -> BackgroundParts:
     """Build the activity pool and switch the app's processor on."""
     activity = PostgresActivityStore(stores.database)
@@ -117,8 +117,8 @@ async def build_activity(
         stores,
         PoolPolicy("activity", lease_s, settings.activity_deadline_s),
         run_pass,
-        capacity=min(capacity, settings.activity_capacity),
-        gate=gate,
+        capacity=settings.activity_capacity,
+        room=room,
     )
 
 
@@ -126,8 +126,7 @@ def build_remember(
     settings: Settings,
     policy: MemoryPolicy,
     stores: WorkerStores,
-    capacity: int,
-    gate: ConsumerGate,
+    room: Room,
     stack: AsyncExitStack,
 ) -> BackgroundParts:
     """Build the remember pool: the only background pool that asks a model."""
@@ -151,12 +150,12 @@ def build_remember(
         stores.wakes.ring(INDEX)
 
     policy_of_pool = _renewed("remember", settings, settings.remember_deadline_s)
-    bound = min(capacity, settings.remember_capacity)
-    return _parts(settings, stores, policy_of_pool, run_pass, capacity=bound, gate=gate)
+    capacity = settings.remember_capacity
+    return _parts(settings, stores, policy_of_pool, run_pass, capacity=capacity, room=room)
 
 
 async def build_index(
-    settings: Settings, stores: WorkerStores, capacity: int, gate: ConsumerGate, stack: AsyncExitStack
+    settings: Settings, stores: WorkerStores, room: Room, stack: AsyncExitStack
 ) -> BackgroundParts:
     """Build the index pool: register its profile, owe what it lacks, refresh sources."""
     embedder = open_embedder(settings, stack)
@@ -181,8 +180,7 @@ async def build_index(
         )
 
     policy = _renewed("index", settings, settings.index_deadline_s)
-    bound = min(capacity, settings.index_capacity)
-    parts = _parts(settings, stores, policy, run_pass, capacity=bound, gate=gate)
+    parts = _parts(settings, stores, policy, run_pass, capacity=settings.index_capacity, room=room)
     return replace(parts, services=(*parts.services, partial(_owe_missing, index, profile)))
 
 
@@ -217,17 +215,18 @@ def _parts(
     run_pass: Pass,
     *,
     capacity: int,
-    gate: ConsumerGate,
+    room: Room,
 ) -> BackgroundParts:
     server = JobServer(stores.jobs, stores.worker, policy, run_pass)
     pump = Pump(
         queue=policy.pool,
-        capacity=capacity,
+        capacity=min(room.capacity, capacity),
         claim=server.claim,
         run=server.run,
         name=lambda held: held.claim.job_id,
         ring=lambda: stores.wakes.ring(policy.pool),
-        gate=gate,
+        gate=room.gate,
+        is_overloaded=room.is_overloaded,
         unasked_s=settings.unasked_claim_s,
     )
     renewals = (server.keeper.renew_for_ever,) if policy.renew_s is not None else ()

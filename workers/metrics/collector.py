@@ -1,14 +1,11 @@
-"""A worker's own metrics, served on ``TURNKEEPER_METRICS_PORT`` (0 = off): read from the parts' counters when scraped."""
+"""A worker's own metrics: read from the parts' counters when scraped."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-
-from shared.domain.errors import ConfigError
 
 #: (name, what it means, figures by label value); a plain figure has the label value "".
 Figures = Mapping[str, float]
@@ -24,11 +21,18 @@ class PartsCollector(Collector):
 
     def __init__(self) -> None:
         self._counters: list[tuple[str, str, str, Callable[[], Figures]]] = []
+        self._by_pool: list[tuple[str, str, Callable[[], Mapping[tuple[str, str], float]]]] = []
         self._gauges: list[tuple[str, str, Callable[[], float]]] = []
 
     def add_counter(self, name: str, text: str, label: str, read: Callable[[], Figures]) -> None:
         """Add a counter with one label; ``read`` gives its figures by label value."""
         self._counters.append((name, text, label, read))
+
+    def add_pool_counter(
+        self, name: str, text: str, read: Callable[[], Mapping[tuple[str, str], float]]
+    ) -> None:
+        """Add a counter labelled by pool and event; ``read`` gives its figures by both."""
+        self._by_pool.append((name, text, read))
 
     def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Add a gauge without labels."""
@@ -41,29 +45,10 @@ class PartsCollector(Collector):
             for value, figure in sorted(read().items()):
                 family.add_metric([value], figure)
             yield family
+        for name, text, read_pools in self._by_pool:
+            family = CounterMetricFamily(name, text, labels=["pool", "event"])
+            for labels, figure in sorted(read_pools().items()):
+                family.add_metric(labels, figure)
+            yield family
         for name, text, read_gauge in self._gauges:
             yield GaugeMetricFamily(name, text, value=read_gauge())
-
-
-def serve_metrics(collector: PartsCollector, host: str, port: int) -> Callable[[], None]:
-    """Serve the metrics at an address and return what stops it; does nothing for port 0.
-
-    Raises ``ConfigError`` when nothing can listen there.
-    """
-    if port == 0:
-        return lambda: None
-    registry = CollectorRegistry()
-    registry.register(collector)
-    try:
-        server, thread = start_http_server(port, addr=host, registry=registry)
-    except OSError as error:
-        raise ConfigError(
-            f"the metrics cannot listen at {host}:{port}: {error.strerror}", field="TURNKEEPER_METRICS_PORT"
-        ) from error
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout=1.0)
-
-    return stop

@@ -14,7 +14,7 @@ from shared.models.port import ChatModel
 from shared.settings import DEFAULT_OPENAI_BASE_URL, Settings
 from shared.wakes.names import ACTIVITY, TURNS
 from workers.executor import BoundedExecutor
-from workers.parts import ConsumerGate
+from workers.parts import Room
 from workers.pump import Pump
 from workers.stores import WorkerStores
 from workers.turns.claims import TurnClaimer
@@ -37,8 +37,7 @@ async def build_turns(
     app: App,
     stores: WorkerStores,
     *,
-    capacity: int,
-    gate: ConsumerGate,
+    room: Room,
     stack: AsyncExitStack,
     recall: Recall | None,
 ) -> TurnParts:
@@ -74,12 +73,13 @@ async def build_turns(
     )
     pump = Pump(
         queue=TURNS,
-        capacity=capacity,
+        capacity=room.capacity,
         claim=_claimer(settings, app, stores, holdings).claim,
         run=runner.run,
         name=lambda holding: str(holding.claim.turn_id),
         ring=lambda: stores.wakes.ring(TURNS),
-        gate=gate,
+        gate=room.gate,
+        is_overloaded=room.is_overloaded,
         unasked_s=settings.unasked_claim_s,
     )
 

@@ -14,6 +14,7 @@ from shared.domain.errors import Unavailable
 from shared.domain.ids import WorkerId
 from shared.turns.queue import TurnQueue, WorkerSeen
 from shared.version import VERSION
+from workers.health.loop_load import LoopLoad
 
 _log: Final = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ class Presence:
     capacity: int
     held: Callable[[], int]
     draining: Callable[[], bool]
+    load: LoopLoad
     every_s: float
 
     async def write(self) -> None:
@@ -44,6 +46,8 @@ class Presence:
                 held=self.held(),
                 version=VERSION,
                 draining=self.draining(),
+                lag_s=self.load.lag_s,
+                overloaded=self.load.is_overloaded,
             )
         )
 

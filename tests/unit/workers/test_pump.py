@@ -371,3 +371,37 @@ async def test_a_wake_that_came_too_late_to_be_followed_is_passed_on_by_the_drai
         bench.pump.offer(["b"])
         await bench.pump.drain(0.01)
         assert bench.rings == rings + 1
+
+
+@pytest.mark.behaviour("DST-32")
+async def test_while_its_loop_is_overloaded_it_claims_nothing_beside_what_it_holds_and_says_so() -> None:
+    overloaded = [False]
+    store = Store("a")
+    async with serving(Bench(store, capacity=5, is_overloaded=lambda: overloaded[0])) as bench:
+        await bench.until_running("a")
+        overloaded[0] = True
+        store.owed.append("b")
+        claims = len(store.claims)
+        bench.pump.offer(["b"])
+        await await_until(lambda: bench.pump.info()["overloaded"], what="it says so")
+        await settle()
+        assert (len(store.claims), store.owed) == (claims, ["b"])
+        # Its wakes go to the workers elsewhere meanwhile.
+        assert (bench.gate[-1], bench.rings) == ("shut", 1)
+        assert bench.pump.info()["overloads"] == 1
+
+        overloaded[0] = False
+        await bench.until_running("a", "b")
+        await await_until(lambda: bench.gate[-1] == "open", what="the gate open again")
+
+
+@pytest.mark.behaviour("DST-32")
+async def test_an_overloaded_process_that_holds_nothing_takes_one_work_at_a_time() -> None:
+    """Others may be what slows its loop: it would never do anything."""
+    store = Store("a", "b", "c")
+    async with serving(Bench(store, capacity=5, is_overloaded=lambda: True)) as bench:
+        await bench.until_running("a")
+        await settle()
+        assert store.claims == [(1, ())]
+        bench.release("a")
+        await bench.until_running("b")
