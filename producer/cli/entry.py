@@ -20,6 +20,7 @@ from shared.domain.errors import TurnkeeperError
 COMMANDS: Final[Mapping[str, str]] = {
     "dev": "Run everything on this machine: servers, migrations, producer, workers, Flower.",
     "demo": "Show it: a fact told in one session, recalled in another, withdrawn.",
+    "torture": "Prove it: kill, cut and restart everything under load, and count what was lost.",
     "chat": "Talk to a running producer from this terminal.",
     "status": "Show pools, workers and what is owed.",
     "retry": "Put items that were given up back into their pool.",

@@ -72,7 +72,7 @@ def start_programs(
 
     ``pools`` is the queue of each worker process. ``extra_env`` is laid over what every part is told. Raises ``ProcessFailed`` when a part does not become ready.
     """
-    env = _environment(places, settings) | dict(extra_env or {})
+    env = environment_of_parts(places, settings) | dict(extra_env or {})
     drain_s = settings.drain_s + STOP_MARGIN_S
     awaited: list[tuple[Child, int, str]] = []
     if places.offline_port:
@@ -90,7 +90,7 @@ def start_programs(
     flower_env = {**env, "FLOWER_UNAUTHENTICATED_API": "true"}
     processes.start(Program("flower", flower, env=flower_env, grace_s=PLAIN_GRACE_S))
     for child, port, path in awaited:
-        _wait_ready(child, port, path)
+        wait_ready(child, port, path)
 
 
 def _named(pools: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -100,7 +100,8 @@ def _named(pools: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield (f"{queue}-{next(numbers)}" if queue == TURNS else queue), queue
 
 
-def _environment(places: Places, settings: Settings) -> dict[str, str | None]:
+def environment_of_parts(places: Places, settings: Settings) -> dict[str, str | None]:
+    """Return what every part is told by its environment."""
     env: dict[str, str | None] = {
         "DATABASE_URL": places.database_url,
         "CELERY_BROKER_URL": places.broker_url,
@@ -115,7 +116,8 @@ def _environment(places: Places, settings: Settings) -> dict[str, str | None]:
     return env
 
 
-def _wait_ready(child: Child, port: int, path: str) -> None:
+def wait_ready(child: Child, port: int, path: str) -> None:
+    """Return once a program answers 200; raise ``ProcessFailed`` when it ends, or not within ``READY_BOUND_S``."""
     child.wait_until(lambda: _answers_ok(port, path), what=f"200 from {path}", timeout_s=READY_BOUND_S)
 
 

@@ -1,0 +1,181 @@
+"""The load: clients over HTTP that admit turns, repeat keys, cancel and follow; and notes of what they were told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+import httpx2
+
+from producer.dev.torture.app import app
+
+REQUEST_BOUND_S: Final = 8.0
+#: A client that hangs up after so little time has often been heard all the same: its answer is lost.
+IMPATIENT_S: Final = (0.001, 0.03)
+PAUSE_S: Final = 0.2
+GIVE_UP_S: Final = 90.0
+SESSIONS_A_CLIENT: Final = 2
+BURST_MAX: Final = 3
+#: Above so many unfinished turns in the system a client admits nothing more, so that the drain has a bound.
+UNFINISHED_MAX: Final = 60
+
+TOOLS: Final = ("pay", "pay", "book", "ship")
+AGENTS: Final = tuple(agent.name for agent in app.agents)
+
+
+@dataclass(slots=True)
+class Order:
+    """One admission that a client wanted, under one key: what it may come to, and what the client was told of it.
+
+    ``effects`` is how many effects the order has when each of its calls runs once.
+    """
+
+    name: str
+    session: str
+    tool: str | None
+    effects: int
+    turns: set[str] = field(default_factory=set)
+    cancelled: bool = False
+
+
+@dataclass(slots=True)
+class Notes:
+    """What the clients were told: every order by name, and counts of answers."""
+
+    orders: dict[str, Order] = field(default_factory=dict)
+    sessions: set[str] = field(default_factory=set)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def acknowledged(self) -> set[str]:
+        """The turns that were acknowledged to someone."""
+        return {turn for order in self.orders.values() for turn in order.turns}
+
+
+@dataclass(slots=True, kw_only=True)
+class Client:
+    """One client of one owner over all producers; its choices come from its own seed. ``unfinished`` is asked for the backlog."""
+
+    n: int
+    seed: int
+    key: str
+    urls: Sequence[str]
+    notes: Notes
+    unfinished: Callable[[], int]
+    is_running: bool = True
+    rng: Random = field(init=False)
+    http: httpx2.AsyncClient = field(init=False)
+    sessions: list[str] = field(default_factory=list)
+    orders: int = 0
+
+    def __post_init__(self) -> None:
+        self.rng = Random(f"{self.seed} client {self.n}")
+
+    async def run(self) -> None:
+        """Make sessions, then admit turns until ``is_running`` is taken away."""
+        headers = {"Authorization": f"Bearer {self.key}"}
+        async with httpx2.AsyncClient(headers=headers, timeout=REQUEST_BOUND_S, trust_env=False) as self.http:
+            while self.is_running and len(self.sessions) < SESSIONS_A_CLIENT:
+                await self._create_session()
+            while self.is_running:
+                if self.unfinished() < UNFINISHED_MAX:
+                    for _ in range(self.rng.randint(1, BURST_MAX)):
+                        await self._order()
+                await asyncio.sleep(self.rng.uniform(0.1, 0.9))
+
+    async def _create_session(self) -> None:
+        key = f"session-{self.n}-{len(self.sessions)}"
+        answer = await self._ask("/v1/sessions", {}, key=key)
+        if answer is not None:
+            self.sessions.append(str(answer["session_id"]))
+            self.notes.sessions.add(self.sessions[-1])
+
+    async def _order(self) -> None:
+        order, body = self._next_order()
+        self.notes.orders[order.name] = order
+        path = f"/v1/sessions/{order.session}/turns"
+        answer = await self._ask(path, body, key=order.name, impatient=self.rng.random() < 0.15)
+        if answer is None:
+            return
+        order.turns.add(str(answer["turn_id"]))
+        if self.rng.random() < 0.1:  # long after it was answered: the key still names the one turn
+            again = await self._ask(path, body, key=order.name)
+            if again is not None:
+                order.turns.add(str(again["turn_id"]))
+        if self.rng.random() < 0.1:
+            await asyncio.sleep(self.rng.uniform(0.0, 0.6))
+            await self._cancel(order, str(answer["turn_id"]))
+
+    async def _cancel(self, order: Order, turn: str) -> None:
+        answer = await self._ask(f"/v1/turns/{turn}/cancel", {}, key=None)
+        if answer is not None and answer["cancelled"]:
+            order.cancelled = True
+            self.notes.counts["cancelled"] += 1
+
+    def _next_order(self) -> tuple[Order, dict[str, Any]]:
+        rng = self.rng
+        self.orders += 1
+        name = f"order-{self.n}-{self.orders}"
+        tool = rng.choice(TOOLS) if rng.random() < 0.8 else None
+        steps, calls = rng.choice(((1, 1), (1, 1), (2, 1), (1, 2), (3, 1)))
+        directive: dict[str, Any] = {
+            "reply": f"{name} is done",
+            "first_token_ms": rng.choice((0, 20, 100, 400)),
+        }
+        if tool is not None:
+            seconds = round(rng.uniform(0.0, 0.5), 3)
+            directive |= {
+                "tool": tool,
+                "args": {"order": name, "seconds": seconds},
+                "steps": steps,
+                "calls": calls,
+            }
+        body = {
+            "message": f"{name} [[offline: {json.dumps(directive)}]]",
+            "agent": AGENTS[rng.random() < 0.15],
+            "on_busy": "reject" if rng.random() < 0.1 else "enqueue",
+            "priority": rng.choice(("normal", "normal", "interactive", "background")),
+        }
+        session = rng.choice(self.sessions)
+        return Order(name, session, tool, steps * calls if tool else 0), body
+
+    async def _ask(
+        self, path: str, body: Mapping[str, Any], *, key: str | None, impatient: bool = False
+    ) -> dict[str, Any] | None:
+        """Ask producers in turn until one answers; None when it was refused, or nobody answered for long.
+
+        The key makes it safe to ask again after an answer that was lost.
+        """
+        headers = {} if key is None else {"Idempotency-Key": key}
+        deadline = asyncio.get_running_loop().time() + GIVE_UP_S
+        patience = self.rng.uniform(*IMPATIENT_S) if impatient else REQUEST_BOUND_S
+        while asyncio.get_running_loop().time() < deadline:
+            url = self.rng.choice(self.urls) + path
+            try:
+                answer = await self.http.post(url, json=body, headers=headers, timeout=patience)
+            except httpx2.TransportError:
+                self.notes.counts["unanswered"] += 1
+            else:
+                if answer.is_success:
+                    found: dict[str, Any] = answer.json()
+                    return found
+                code = _code_of(answer)
+                self.notes.counts[code] += 1
+                if answer.status_code < 500:
+                    return None
+            patience = REQUEST_BOUND_S
+            await asyncio.sleep(PAUSE_S * self.rng.random())
+        self.notes.counts["given-up"] += 1
+        return None
+
+
+def _code_of(answer: httpx2.Response) -> str:
+    try:
+        return str(answer.json()["code"])
+    except (ValueError, KeyError, TypeError):
+        return f"http.{answer.status_code}"

@@ -1,0 +1,174 @@
+"""The watcher: samples what is held and by whom, and writes late under fences that others have superseded.
+
+The stale writer is honest about being one. A worker that was stopped past its lease cancels its own work before it writes again
+(its watchdog), so real late writes are rare; they are counted all the same, from the workers' logs. Beside them the watcher
+plays the holder that has no watchdog: for each turn that it sees claimed again it sends the lost holder's next write, an append
+of a reply, under the lost fence, again and again while the new holder works. Postgres must refuse each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from producer.dev.torture.crew import Crew
+from producer.dev.torture.postgres import PostgresTables
+from shared.domain.errors import FenceLost, TurnkeeperError
+from shared.domain.ids import OwnerId, RunId, SessionId, TurnId
+from shared.leases.fence import Fence
+from shared.sessions.vocabulary import TurnReply, draft_of
+from shared.turns.postgres import PostgresTurnQueue
+from shared.turns.queue import Claim
+
+SAMPLE_S: Final = 0.1
+#: A longer hole between two samples (the database away, a machine without a core to spare) counts for no more than this.
+HOLE_MAX_S: Final = 0.5
+SEEN_EVERY: Final = 5
+SEEN_WITHIN_S: Final = 2.0
+STALE_WRITES_PER_FENCE: Final = 20
+
+#: How a turn worker says that Postgres refused one of its writes (``workers/turns/runner.py``).
+_REFUSED: Final = re.compile(rb"a write was refused")
+
+
+@dataclass(slots=True)
+class HeldTime:
+    """For how long turns stay held by holders that are gone, by the database's clock.
+
+    A lease that has passed and that nobody took over nor ended shows a holder that is dead or stopped. What is counted is
+    the lease and the time past it, less the time in which nobody could have repaired it by the protocol.
+    """
+
+    lease_s: float
+    longest_s: float = 0.0
+    losses: int = 0
+    _overdue: dict[tuple[TurnId, int], float] = field(default_factory=dict)
+    _counted: dict[tuple[TurnId, int], float] = field(default_factory=dict)
+
+    def note(self, overdue: Mapping[tuple[TurnId, int], float], *, can_repair: bool) -> None:
+        """Take one sample: seconds past the lease of each held turn (and epoch), negative while the lease lasts."""
+        late = {held: seconds for held, seconds in overdue.items() if seconds > 0}
+        for held, seconds in late.items():
+            if held not in self._overdue:
+                self.losses += 1
+            step = min(seconds - self._overdue.get(held, 0.0), HOLE_MAX_S)
+            counted = self._counted.get(held, 0.0) + (step if can_repair else 0.0)
+            self._counted[held] = counted
+            self.longest_s = max(self.longest_s, self.lease_s + counted)
+        self._overdue = late
+        self._counted = {held: self._counted[held] for held in late}
+
+
+@dataclass(slots=True)
+class StaleWriter:
+    """Repeats the writes of holders that lost their turn. ``accepted`` names the turns whose log took one."""
+
+    queue: PostgresTurnQueue
+    refused: int = 0
+    accepted: list[str] = field(default_factory=list)
+    _last: dict[TurnId, Claim] = field(default_factory=dict)
+    _stale: dict[TurnId, Claim] = field(default_factory=dict)
+    _writes: Counter[TurnId] = field(default_factory=Counter)
+
+    async def note(self, held: Mapping[TurnId, Claim]) -> None:
+        """Take one sample of what is held: write under the fence before the present one, where there was one."""
+        for turn, claim in held.items():
+            before = self._last.get(turn)
+            if before is not None and before.fence != claim.fence:
+                self._stale[turn], self._writes[turn] = before, 0
+        self._last |= held
+        for turn in held:
+            stale = self._stale.get(turn)
+            if stale is not None and self._writes[turn] < STALE_WRITES_PER_FENCE:
+                self._writes[turn] += 1
+                await self._write(stale)
+
+    async def _write(self, claim: Claim) -> None:
+        reply = draft_of(TurnReply(outcome="completed", text="a reply of a holder that lost its turn"))
+        commit = f"{claim.fence.token}:stale:{self._writes[claim.turn_id]}"
+        try:
+            await self.queue.append(claim, commit, [reply])
+        except FenceLost:
+            self.refused += 1
+        else:
+            self.accepted.append(str(claim.turn_id))
+
+
+@dataclass(slots=True)
+class Watch:
+    """Samples until told to stop; what it saw last stands in its fields."""
+
+    tables: PostgresTables
+    queue: PostgresTurnQueue
+    crew: Crew
+    held: HeldTime
+    stale: StaleWriter
+    unfinished: list[str] = field(default_factory=list)
+    recent: list[str] = field(default_factory=list)
+    samples: int = 0
+    failures: int = 0
+    is_running: bool = True
+
+    async def run(self) -> None:
+        """Sample for ever; a database that is away is met again on the next beat."""
+        beat = 0
+        while self.is_running:
+            try:
+                await self._sample()
+                if beat % SEEN_EVERY == 0:
+                    await self._look_around()
+                self.samples += 1
+            except TurnkeeperError:
+                self.failures += 1
+            beat += 1
+            await asyncio.sleep(SAMPLE_S)
+
+    async def _sample(self) -> None:
+        could_repair = self.crew.can_repair()
+        rows = await self.tables.read("held")
+        self.held.note(
+            {(TurnId(row["id"]), row["epoch"]): row["overdue_s"] for row in rows},
+            can_repair=could_repair and self.crew.can_repair(),
+        )
+        await self.stale.note({TurnId(row["id"]): _claim(row) for row in rows})
+
+    async def _look_around(self) -> None:
+        self.unfinished = [str(row["id"]) for row in await self.tables.read("unfinished")]
+        self.recent = [str(row["id"]) for row in await self.tables.read("recent")]
+        workers = await self.queue.workers()
+        self.crew.note_seen({one["pid"] for one in workers if one["silent_s"] < SEEN_WITHIN_S})
+
+
+def count_refusals(logs: Sequence[Path]) -> int:
+    """Return how often a worker says in these logs that Postgres refused a write of its own."""
+    return sum(len(_REFUSED.findall(path.read_bytes())) for path in logs)
+
+
+def _claim(row: Mapping[str, Any]) -> Claim:
+    """Return what a holder of this row would show: only its ids and its fence are looked at."""
+    return Claim(
+        turn_id=TurnId(row["id"]),
+        session_id=SessionId(row["session_id"]),
+        owner=OwnerId(row["owner"]),
+        fence=Fence(row["epoch"], row["token"]),
+        number=None,
+        origin="user",
+        run_id=RunId(""),
+        key=None,
+        message=None,
+        command=None,
+        meta=None,
+        agent="",
+        agent_revision="1",
+        on_worker_loss=row["on_worker_loss"],
+        attempts=0,
+        suspect=False,
+        lost=True,
+        max_duration_s=None,
+        open_for_s=None,
+    )
