@@ -46,7 +46,8 @@ POINTS: Final = (
 
 ACTIONS: Final = ("kill", "stop", "raise")
 VARIABLE: Final = "TURNKEEPER_FAILPOINTS"
-_COUNT: Final = re.compile(r"[1-9][0-9]{0,5}")
+EVERY: Final = "every"
+_COUNT: Final = re.compile(rf"[1-9][0-9]{{0,5}}|{EVERY}")
 
 
 class FailpointError(Exception):
@@ -71,7 +72,10 @@ class Failpoints:
 
     @classmethod
     def parse(cls, text: str) -> Failpoints:
-        """Build points from ``name=action[@n],…``; action is kill, stop or raise, ``n`` the hit that fires (first = 1)."""
+        """Build points from ``name=action[@n],…``; action is kill, stop or raise.
+
+        ``n`` is the hit that fires: the first by default, or ``every``.
+        """
         actions: dict[str, Action] = {}
         for part in filter(None, (p.strip() for p in text.split(","))):
             name, _, rest = part.partition("=")
@@ -79,10 +83,10 @@ class Failpoints:
             _check_point(name)
             if action not in ACTIONS or not _COUNT.fullmatch(count or "1"):
                 raise ConfigError(
-                    f"{VARIABLE}: {part!r} must be {name}=<{'|'.join(ACTIONS)}>, then perhaps @<hit from 1>",
+                    f"{VARIABLE}: {part!r} must be {name}=<{'|'.join(ACTIONS)}>, then perhaps @<hit from 1, or {EVERY}>",
                     field=VARIABLE,
                 )
-            actions[name] = _armed(name, action, int(count or 1))
+            actions[name] = _armed(name, action, None if count == EVERY else int(count or 1))
         return cls(actions)
 
 
@@ -91,13 +95,13 @@ def _check_point(name: str) -> None:
         raise ConfigError(f"{VARIABLE}: unknown failpoint {name!r}", field=VARIABLE, known=list(POINTS))
 
 
-def _armed(name: str, action: str, fire_at: int) -> Action:
+def _armed(name: str, action: str, fire_at: int | None) -> Action:
     hits = 0
 
     async def run() -> None:
         nonlocal hits
         hits += 1
-        if hits != fire_at:
+        if fire_at is not None and hits != fire_at:
             return
         match action:
             case "kill":

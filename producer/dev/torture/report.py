@@ -35,6 +35,8 @@ class Report:
     drained_s: float | None
     unplanned_exits: int
     hung_exits: int
+    tracebacks: int
+    longest_held_of: str = ""
     answers: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -78,6 +80,7 @@ class Report:
             "faults_left_out": {kind.value: count for kind, count in self.left_out.items() if count},
             "longest_held_s": round(self.longest_held_s, 2),
             "held_bound_s": self.held_bound_s,
+            "longest_held_of": self.longest_held_of,
             "losses": self.losses,
             "outcomes": dict(sorted(outcomes.items())),
             "effects": judged.effects,
@@ -85,6 +88,7 @@ class Report:
             "drained_s": None if self.drained_s is None else round(self.drained_s, 1),
             "unplanned_exits": self.unplanned_exits,
             "hung_exits": self.hung_exits,
+            "tracebacks": self.tracebacks,
             "answers": dict(sorted(self.answers.items())),
             "failures": self.failures,
         }

@@ -25,7 +25,7 @@ from producer.dev.torture.load import Client, Notes
 from producer.dev.torture.postgres import PostgresTables
 from producer.dev.torture.report import Report
 from producer.dev.torture.schedule import plan_faults
-from producer.dev.torture.watch import HeldTime, StaleWriter, Watch, count_refusals
+from producer.dev.torture.watch import HeldTime, StaleWriter, Watch, count_refusals, count_tracebacks
 from shared.database.embedded import EmbeddedServers
 from shared.database.embedded.ports import find_free_port
 from shared.database.migrate import migrate
@@ -245,7 +245,8 @@ class TortureRun:
     def _report(
         self, judgement: Judgement, watch: Watch, injector: Injector, drained_s: float | None
     ) -> Report:
-        logs = sorted((self.places.home / LOGS).glob("turns-*.log"))
+        logs = self.places.home / LOGS
+        held = watch.held
         return Report(
             seed=self.options.seed,
             seconds=self.options.seconds,
@@ -254,14 +255,18 @@ class TortureRun:
             judgement=judgement,
             faults=injector.by_kind,
             left_out=injector.left_out,
-            longest_held_s=watch.held.longest_s,
-            losses=watch.held.losses,
-            refused_of_workers=count_refusals(logs),
+            longest_held_s=held.longest_s,
+            losses=held.losses,
+            refused_of_workers=count_refusals(list(logs.glob("turns-*.log"))),
             refused_of_stale_writer=watch.stale.refused,
             stale_accepted=len(watch.stale.accepted),
             drained_s=drained_s,
             unplanned_exits=injector.crew.unplanned_exits,
             hung_exits=injector.crew.hung_exits,
+            tracebacks=count_tracebacks([logs / f"{m.program.name}.log" for m in injector.crew.members]),
+            longest_held_of=f"turn {held.longest_of[0]}, epoch {held.longest_of[1]}"
+            if held.longest_of
+            else "",
             answers=self.notes.counts,
         )
 

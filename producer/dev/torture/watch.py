@@ -9,7 +9,6 @@ of a reply, under the lost fence, again and again while the new holder works. Po
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +32,8 @@ SEEN_WITHIN_S: Final = 2.0
 STALE_WRITES_PER_FENCE: Final = 20
 
 #: How a turn worker says that Postgres refused one of its writes (``workers/turns/runner.py``).
-_REFUSED: Final = re.compile(rb"a write was refused")
+_REFUSED: Final = b"a write was refused"
+_TRACEBACK: Final = b"Traceback (most recent call last)"
 
 
 @dataclass(slots=True)
@@ -46,6 +46,7 @@ class HeldTime:
 
     lease_s: float
     longest_s: float = 0.0
+    longest_of: tuple[TurnId, int] | None = None
     losses: int = 0
     _overdue: dict[tuple[TurnId, int], float] = field(default_factory=dict)
     _counted: dict[tuple[TurnId, int], float] = field(default_factory=dict)
@@ -59,7 +60,8 @@ class HeldTime:
             step = min(seconds - self._overdue.get(held, 0.0), HOLE_MAX_S)
             counted = self._counted.get(held, 0.0) + (step if can_repair else 0.0)
             self._counted[held] = counted
-            self.longest_s = max(self.longest_s, self.lease_s + counted)
+            if self.lease_s + counted > self.longest_s:
+                self.longest_s, self.longest_of = self.lease_s + counted, held
         self._overdue = late
         self._counted = {held: self._counted[held] for held in late}
 
@@ -146,7 +148,12 @@ class Watch:
 
 def count_refusals(logs: Sequence[Path]) -> int:
     """Return how often a worker says in these logs that Postgres refused a write of its own."""
-    return sum(len(_REFUSED.findall(path.read_bytes())) for path in logs)
+    return sum(path.read_bytes().count(_REFUSED) for path in logs)
+
+
+def count_tracebacks(logs: Sequence[Path]) -> int:
+    """Return how many exceptions these logs show: what a process met and did not expect."""
+    return sum(path.read_bytes().count(_TRACEBACK) for path in logs)
 
 
 def _claim(row: Mapping[str, Any]) -> Claim:

@@ -26,6 +26,7 @@ HELD = Report(
     drained_s=1.0,
     unplanned_exits=0,
     hung_exits=0,
+    tracebacks=0,
 )
 ASKED_FOR = {
     *("admitted", "completed", "lost", "doubled_replies", "doubled_effects", "stale_writes_refused"),

@@ -24,6 +24,13 @@ async def test_a_point_fires_at_its_hit_and_at_no_other() -> None:
         await points.hit("turn.ended")
 
 
+async def test_a_point_may_fire_at_every_hit() -> None:
+    points = Failpoints.parse("turn.ended=raise@every")
+    for _ in range(3):
+        with pytest.raises(FailpointError, match=r"turn\.ended"):
+            await points.hit("turn.ended")
+
+
 async def test_a_test_may_arm_a_point_with_its_own_action() -> None:
     hits: list[str] = []
 
@@ -45,6 +52,7 @@ async def test_a_test_may_arm_a_point_with_its_own_action() -> None:
         "turn.opened=kill@-1",
         "turn.opened=kill@²",
         "turn.opened=kill@x",
+        "turn.opened=kill@every2",
         "turn.opened=kill@1@2",
         "=kill",
     ],

@@ -1,0 +1,132 @@
+"""``turnkeeper torture``: a minute of it holds, and a system with one rule taken out does not."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import pytest
+
+from producer.cli.torture import status_of
+from producer.dev.torture.report import Report
+from producer.dev.torture.run import TortureOptions, run_torture
+from producer.dev.torture.schedule import Fault, plan_faults
+from shared.settings import load_settings
+from tests.support.producer_process import clean_environment
+from tests.support.sabotage import take_out_fences
+
+SECONDS: Final = 60.0
+CONTROL_S: Final = 15.0
+BOUND_S: Final = 400.0
+
+#: Nobody is told of a turn that became ready when the one before it ended, and nobody looks by himself.
+WITHOUT_RINGS: Final = {
+    "TURNKEEPER_ENV": "test",
+    "TURNKEEPER_FAILPOINTS": "turn.ended=raise@every",
+    "TURNKEEPER_UNASKED_CLAIM_S": "600",
+    "TURNKEEPER_SWEEP_S": "600",
+    "TURNKEEPER_SWEEP_LEASE_S": "1200",
+}
+
+
+@pytest.mark.behaviour("BEY-10")
+def test_a_minute_of_torture_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "producer.cli",
+            "torture",
+            "--seconds",
+            f"{SECONDS:g}",
+            "--seed",
+            "1",
+            "--json",
+        ],
+        cwd=tmp_path,
+        env=clean_environment(TMPDIR=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        timeout=BOUND_S,
+        check=False,
+    )
+    told = done.stdout + done.stderr
+    assert done.returncode == 0, told
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert figures["admitted"] > figures["completed"] > 0
+    assert [figures[name] for name in ("lost", "doubled_replies", "doubled_effects", "log_errors")] == [
+        0
+    ] * 4, told
+    assert figures["stale_writes_refused"] > 0
+    assert all(figures["faults_by_kind"].values())
+    assert figures["faults"] == sum(figures["faults_by_kind"].values())
+    assert 3.0 < figures["longest_held_s"] <= figures["held_bound_s"]
+    assert [path.name for path in tmp_path.iterdir()] == []
+    assert processes_of(tmp_path) == []
+
+
+@pytest.mark.mutation
+@pytest.mark.behaviour("BEY-10")
+def test_without_the_check_of_fences_it_finds_stale_writes_and_doubled_replies(tmp_path: Path) -> None:
+    report = tortured(tmp_path, sabotage=take_out_fences)
+    assert report.stale_accepted > 0
+    assert report.figures()["doubled_replies"] > 0
+    assert status_of(report) != 0
+
+
+@pytest.mark.mutation
+@pytest.mark.behaviour("BEY-10")
+def test_without_chained_rings_and_unasked_claims_it_finds_lost_turns(tmp_path: Path) -> None:
+    report = tortured(tmp_path, env=WITHOUT_RINGS, drain_bound_s=10.0)
+    assert report.figures()["lost"] > 0
+    assert report.figures()["doubled_replies"] == report.figures()["doubled_effects"] == 0
+    assert status_of(report) != 0
+
+
+def tortured(
+    home: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    sabotage: Callable[[str], None] | None = None,
+    drain_bound_s: float = 60.0,
+) -> Report:
+    """Torture a sabotaged system for a short time, from a seed that loses workers early."""
+    options = TortureOptions(
+        seconds=CONTROL_S,
+        seed=early_losses(),
+        home=home,
+        env=env or {},
+        sabotage=sabotage,
+        drain_bound_s=drain_bound_s,
+    )
+    said: list[str] = []
+    return run_torture(options, load_settings({}), say=said.append)
+
+
+def early_losses() -> int:
+    """Return the first seed whose faults of the first seconds take three workers from what they hold."""
+    losing = (Fault.WORKER_KILL, Fault.WORKER_STOP)
+    return next(
+        seed
+        for seed in itertools.count()
+        if sum(fault.kind in losing for fault in plan_faults(seed, CONTROL_S * 0.6)) >= 3
+    )
+
+
+def processes_of(folder: Path) -> list[Any]:
+    """Return the processes that were told to use this folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            told = " ".join([*process.cmdline(), process.environ().get("TURNKEEPER_HOME", ""), process.cwd()])
+        except psutil.Error:
+            continue
+        if str(folder) in told:
+            found.append(told)
+    return found
