@@ -13,9 +13,11 @@ from shared.conformance import (
 )
 from shared.conformance.check import ConformanceCheck
 from shared.conformance.turn_stage import TurnQueueSubject
+from shared.conformance.turns import begins
 
 CHECKS: Final = (
     *turn_queue_admission.CHECKS,
+    *begins.CHECKS,
     *turn_queue_claims.CHECKS,
     *turn_queue_holders.CHECKS,
     *turn_queue_endings.CHECKS,

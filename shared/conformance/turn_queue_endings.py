@@ -30,7 +30,7 @@ async def ending(subject: TurnQueueSubject) -> None:
     waiting = await s.admit(claim.session_id)
     closing = Ending("failed", code="model.auth", failure="no key", usage={"input_tokens": 3})
     answer = await s.queue.end(claim, "e", [step(), ended("failed")], closing)
-    same(answer, Ended(3, waiting.turn_id), "the log's seq and the turn that became ready")
+    same(answer, Ended(3, waiting.turn_id, 0), "the log's seq, the turn that became ready, and no inbox item")
     view = await s.view(claim)
     same(
         (view.status, view.outcome, view.code, view.failure),

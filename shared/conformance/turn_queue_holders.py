@@ -36,7 +36,7 @@ async def opening(subject: TurnQueueSubject) -> None:
     await s.admit(session)
     claim = await s.claim()
     drafts = [started(claim), step()]
-    same(await s.queue.open(claim, "c", drafts, title="Tea"), Opened("opened", 1, 2), "the answer")
+    same(await s.queue.open(claim, "c", drafts, title="Tea"), Opened("opened", 1, 2, 1), "the answer")
     head = await s.check_session(session)
     same(head.open, OpenTurn(claim.turn_id, claim.fence.epoch, claim.fence.token), "the head's open turn")
     same((head.turns, head.seq, head.title), (1, 2, "Tea"), "the head counts it and takes its title")
@@ -53,7 +53,7 @@ async def opening(subject: TurnQueueSubject) -> None:
     second = await s.claim()
     same(
         await s.queue.open(second, "c", [started(second)], title="Milk"),
-        Opened("opened", 2, 4),
+        Opened("opened", 2, 4, 4),
         "the next one",
     )
     same((await s.check_session(session)).title, "Tea", "a title that is set stays")
@@ -65,7 +65,7 @@ async def adopting(subject: TurnQueueSubject) -> None:
     claim = await s.open_turn()
     for given in (commit_id(claim, "open"), "another"):
         again = await s.queue.open(claim, given, [started(claim)])
-        same(again, Opened("adopted", 1, 1), "the very claim had opened it")
+        same(again, Opened("adopted", 1, 1, 1), "the very claim had opened it")
     same(await s.kinds(claim.session_id), [(1, "turn.started")], "no second start is written")
 
 
@@ -82,7 +82,7 @@ async def taking_over(subject: TurnQueueSubject) -> None:
     async with refused(FenceLost, "a claim alone may not write"):
         await s.queue.append(newer, "early", [step()])
     opened = await s.queue.open(newer, "open", [started(newer)])
-    same(opened, Opened("took-over", 1, 2), "the same number, no record")
+    same(opened, Opened("took-over", 1, 2, 1), "the same number, no record")
     head = await s.check_session(older.session_id)
     same(head.open, OpenTurn(newer.turn_id, *_pair(newer)), "the head names the new fence")
     same(await s.queue.append(newer, "step", [step()]), 3, "commit ids of the older holder are forgotten")

@@ -68,6 +68,10 @@ class TurnQueueSubject(Protocol):
         """Set an owner's own bounds; the owner has a session."""
         ...
 
+    async def inherit(self, child: SessionId, parent: SessionId, *, turns: int) -> None:
+        """Make a session the fork of another, with that one's turns up to a number as its inherited history (0: none)."""
+        ...
+
     async def advance(self, seconds: float) -> None:
         """Let time pass for this subject's owners and workers (or move their stored times back by as much)."""
         ...

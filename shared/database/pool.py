@@ -20,6 +20,7 @@ from psycopg_pool import AsyncConnectionPool
 from shared.database.counters import WorkCounters
 from shared.database.schema import require_compatible
 from shared.database.statements import Statement, load_statements
+from shared.database.transactions import Transaction, transaction
 from shared.database.translate import translated
 from shared.domain.errors import StoreUnavailable
 
@@ -123,6 +124,18 @@ class Database:
             async with self._pool.connection() as connection:
                 cursor = await connection.execute(statement.text, params)
                 return await cursor.fetchall() if cursor.description else []
+
+    @asynccontextmanager
+    async def transaction(self, unit: str) -> AsyncIterator[Transaction]:
+        """Lend a transaction of several statements: committed after the block, undone when that raises.
+
+        Its connection is taken for as long as the block runs. Raises ``StoreUnavailable`` when the outcome of the commit
+        is unknown, and what the block raised as it is.
+        """
+        async with transaction(self._pool, unit) as opened:
+            yield opened
+        sent = opened.statements + 2
+        self.counters.add(unit, statements=sent, round_trips=sent, commits=1, rows=opened.rows)
 
     @asynccontextmanager
     async def connection(self, unit: str) -> AsyncIterator[AsyncConnection[Row]]:

@@ -306,7 +306,7 @@ async def _shown(events: Events, kinds: Collection[str] | None) -> Events:
 
 def _before(view: TurnView) -> int:
     """Return the cursor from which the turn's first record is the next of its own."""
-    return view.after if view.started is None else view.started - 1
+    return view.after if view.started_seq is None else view.started_seq - 1
 
 
 def _is_past(record: Record, view: TurnView) -> bool:

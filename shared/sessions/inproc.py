@@ -46,6 +46,7 @@ class StoredSession:
     updated_at: datetime
     active_at: datetime
     parent: SessionId | None = None
+    parent_number: int = 0
     state: str = "{}"
     seq: int = 0
     revision: int = 0

@@ -6,42 +6,40 @@ atomic: the twin shows results, order and fences, not locks (decision 44), so no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from shared.domain.canonical import canonical_json
-from shared.domain.errors import (
-    FenceLost,
-    KeyConflict,
-    RunIdReused,
-    SessionBusy,
-    StoreDefect,
-    TurnClosed,
-    TurnMissing,
-)
+from shared.domain.errors import SessionBusy, StoreDefect, TurnClosed, TurnMissing
 from shared.domain.ids import OwnerId, SessionId, TurnId, WorkerId
 from shared.leases.fence import Fence
-from shared.sessions.inproc import InprocStore, KeySpace, StoredKey, StoredSession
+from shared.sessions.inproc import InprocStore, StoredSession
 from shared.sessions.records import Draft, OpenTurn, check_commit_size
-from shared.turns.fingerprint import fingerprint_of
-from shared.turns.inproc_admission import insert, judge_room
+from shared.turns.admission import TurnAdmission, TurnToAdmit
+from shared.turns.hooked import Repeated, admit_through, turn_to_admit
+from shared.turns.inproc_admission import Door, NoTransaction, open_row
 from shared.turns.inproc_claims import take_over_lost, take_ready
 from shared.turns.inproc_rows import (
+    FOREVER,
     TurnRow,
     TurnTables,
     WorkerRow,
     cancel,
     claim_of,
+    close_open,
     is_open,
-    new_row,
+    loss_of,
     reap,
+    reply_outcome,
     view_of,
 )
 from shared.turns.queue import (
     Admission,
     AdmissionLimits,
     Backlog,
+    Begun,
     CallEntry,
     Cancelled,
     Claim,
@@ -66,29 +64,48 @@ class InprocTurnQueue:
         self._tables = store.part(TurnTables)
         self._attempts_max = attempts_max
 
-    async def admit(self, admission: Admission, limits: AdmissionLimits) -> Receipt:
+    async def admit(
+        self, admission: Admission, limits: AdmissionLimits, *, admit: TurnAdmission | None = None
+    ) -> Receipt:
         """See the port."""
-        row, fingerprint = new_row(admission), fingerprint_of(admission)
+        door = Door(self._store, self._tables, admission, limits)
         await self._store.reached()
-        session = self._store.owned(admission.session_id, admission.owner)
-        after, keys = session.seq, self._store.keys
-        key: tuple[SessionId, KeySpace, str] = (session.id, "turn", admission.key or str(admission.turn_id))
-        if (first := keys.get(key)) is not None:
-            if first.fingerprint != fingerprint:
-                raise KeyConflict(
-                    "the key was used with other content", key=admission.key, turn=str(first.answer)
-                )
-            found = self._tables.turns[first.answer]
-            return _receipt(found, found.admitted_seq, duplicate=found.id != admission.turn_id)
-        run: tuple[SessionId, KeySpace, str] = (session.id, "run", admission.run_id)
-        if run in keys:
-            raise RunIdReused("the run id was used before", run=admission.run_id)
-        judge_room(self._store, self._tables, session, admission, limits)
-        if row.id in self._tables.turns:
-            raise StoreDefect("a turn of another session has this id", turn=str(row.id))
-        keys[key] = keys[run] = StoredKey(fingerprint, row.id)
-        insert(self._tables, session, row, self._store.now())
-        return _receipt(row, after, duplicate=False)
+        if admit is not None:
+            await _ask(admit, turn_to_admit(admission, "admit", NoTransaction()), door.judge_admit)
+        return door.admit()
+
+    async def begin(
+        self,
+        admission: Admission,
+        holder: WorkerId,
+        *,
+        lease_s: float | None,
+        commit_id: str,
+        drafts: Sequence[Draft],
+        limits: AdmissionLimits,
+        title: str | None = None,
+        admit: TurnAdmission | None = None,
+    ) -> Begun:
+        """See the port."""
+        drafts = tuple(drafts)
+        check_commit_size(drafts)
+        door = Door(self._store, self._tables, admission, limits)
+        await self._store.reached()
+        if admit is not None:
+            await _ask(admit, turn_to_admit(admission, "begin", NoTransaction()), door.judge_begin)
+        return door.begin(holder, lease_s=lease_s, commit_id=commit_id, drafts=drafts, title=title)
+
+    async def abandon(self, turn_id: TurnId, fence: Fence) -> bool:
+        """See the port."""
+        await self._store.reached()
+        row = self._tables.turns.get(turn_id)
+        if row is None or row.expires_at != FOREVER or row.status != "running" or row.fence != fence:
+            return False
+        session = self._store.sessions[row.session_id]
+        reply = reply_outcome(session, row)
+        code = None if reply is not None else "turn.lease"
+        close_open(self._store, self._tables, session, row, reply or "interrupted", code)
+        return True
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim]:
         """See the port."""
@@ -107,13 +124,14 @@ class InprocTurnQueue:
         await self._store.reached()
         session, row, now = *self._rows(claim), self._store.now()
         if session is None or row is None or not fence_holds(row, claim.fence, now):
-            raise _refusal(loss_reason(row), claim)
+            raise loss_of(loss_reason(row), claim.turn_id, claim.fence.epoch)
         holder = OpenTurn(row.id, claim.fence.epoch, claim.fence.token)
         if is_open(session, row):
             adopted = session.open == holder
             if not adopted:
                 session.open, session.last_commit = holder, None
-            return Opened("adopted" if adopted else "took-over", row.number or 0, session.seq)
+            result: Literal["adopted", "took-over"] = "adopted" if adopted else "took-over"
+            return Opened(result, row.number or 0, session.seq, row.started_seq or 0)
         if session.open is not None:
             row.status, row.due_at = "ready", now + timedelta(seconds=1)
             row.free()
@@ -123,11 +141,8 @@ class InprocTurnQueue:
             raise TurnClosed(
                 "the turn's deadline passed before it opened", turn=str(claim.turn_id), reason="ended"
             )
-        row.number, row.opened_at, row.started_seq = session.next_number, now, session.seq + 1
-        seq = self._store.append(session, drafts, turn=row.number, commit_id=commit_id)
-        session.open, session.next_number = holder, session.next_number + 1
-        session.title = title if session.title is None else session.title
-        return Opened("opened", row.number, seq)
+        seq = open_row(self._store, session, row, claim.fence, drafts, commit_id=commit_id, title=title)
+        return Opened("opened", row.number or 0, seq, row.started_seq or 0)
 
     async def append(
         self,
@@ -144,7 +159,7 @@ class InprocTurnQueue:
         await self._store.reached()
         session, row = self._rows(claim)
         if session is None or row is None or not self._may_write(session, row, claim):
-            raise _refusal(loss_reason(row), claim)
+            raise loss_of(loss_reason(row), claim.turn_id, claim.fence.epoch)
         if session.last_commit == commit_id:
             return session.last_seq
         _refuse_double_lines(calls)
@@ -169,24 +184,24 @@ class InprocTurnQueue:
         await self._store.reached()
         session, row = self._rows(claim)
         if session is None or row is None:
-            raise _refusal("removed", claim)
+            raise loss_of("removed", claim.turn_id, claim.fence.epoch)
         if not self._may_write(session, row, claim):
             if row.end_commit == commit_id:
                 return self._first_end(session, row)
-            raise _refusal(loss_reason(row), claim)
+            raise loss_of(loss_reason(row), claim.turn_id, claim.fence.epoch)
         _refuse_double_lines(calls)
         seq = self._store.append(session, drafts, turn=row.number, commit_id=commit_id)
         self._tables.write_calls(row.id, calls)
         row.finish("ended", self._store.now(), ending.outcome, ending.code)
         row.failure = ending.failure if ending.failure is not None else row.failure
         row.usage, row.end_commit, session.open = usage, commit_id, None
-        return Ended(seq, self._tables.promote(session.id))
+        return Ended(seq, self._tables.promote(session.id), 0)
 
     def _first_end(self, session: StoredSession, row: TurnRow) -> Ended:
         """What an end answered whose answer was lost; the promoted turn only while it still waits for a worker."""
         seq = max(record.seq for record in session.records if record.turn == row.number)
         live = self._tables.live(session.id)
-        return Ended(seq, live.id if live is not None and live.status == "ready" else None)
+        return Ended(seq, live.id if live is not None and live.status == "ready" else None, 0)
 
     async def cancel(self, turn_id: TurnId, owner: OwnerId) -> Cancelled:
         """See the port."""
@@ -221,11 +236,12 @@ class InprocTurnQueue:
         """See the port; nothing is ever skipped here."""
         await self._store.reached()
         now = self._store.now()
-        renewed = set()
+        renewed: set[TurnId] = set()
         for turn_id, fence in fences.items():
             row = self._tables.turns.get(turn_id)
             if row is not None and fence_holds(row, fence, now):
-                row.expires_at = now + timedelta(seconds=lease_s)
+                if row.expires_at != FOREVER:
+                    row.expires_at = now + timedelta(seconds=lease_s)
                 renewed.add(turn_id)
         return Renewal(frozenset(renewed), frozenset(), frozenset(fences.keys() - renewed))
 
@@ -354,15 +370,10 @@ class InprocTurnQueue:
         return named and fence_holds(row, claim.fence, self._store.now())
 
 
-def _receipt(row: TurnRow, after: int, *, duplicate: bool) -> Receipt:
-    return Receipt(row.id, row.run_id, row.session_id, row.position, row.status, after, duplicate)
-
-
-def _refusal(reason: str, claim: Claim) -> FenceLost:
-    turn, epoch = str(claim.turn_id), claim.fence.epoch
-    if reason == "lost":
-        return FenceLost("another worker owns the turn, or its lease passed", turn=turn, epoch=epoch)
-    return TurnClosed(f"the turn was closed: {reason}", turn=turn, reason=reason, epoch=epoch)
+async def _ask(hook: TurnAdmission, turn: TurnToAdmit, judge: Callable[[], Awaitable[None]]) -> None:
+    """Let a host's hook say no; a repeat is answered whatever it says. The turn is stored when it has returned."""
+    with suppress(Repeated):
+        await admit_through(hook, turn, judge)
 
 
 def _refuse_double_lines(calls: Sequence[CallEntry]) -> None:

@@ -1,38 +1,195 @@
-"""The twin's admission: what is judged under the session's head, and the row that enters its order."""
+"""The twin's doors: what is judged under the session's head, the row that enters its order, and a host's begin."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import uuid4
 
-from shared.domain.errors import QueueFull, SessionBusy
-from shared.sessions.inproc import InprocStore, StoredSession
-from shared.turns.inproc_rows import TurnRow, TurnTables, reap
-from shared.turns.queue import FINISHED, Admission, AdmissionLimits
-from shared.turns.rules import is_dead
+from shared.domain.errors import (
+    ConfigError,
+    KeyConflict,
+    QueueFull,
+    RunIdReused,
+    SessionBusy,
+    StoreDefect,
+    TurnDuplicate,
+)
+from shared.domain.ids import SessionId, TurnId, WorkerId
+from shared.leases.fence import Fence
+from shared.sessions.inproc import InprocStore, KeySpace, StoredKey, StoredSession
+from shared.sessions.records import Draft, OpenTurn
+from shared.turns.fingerprint import fingerprint_of
+from shared.turns.hooked import Repeated
+from shared.turns.inproc_rows import (
+    FOREVER,
+    TurnRow,
+    TurnTables,
+    claim_of,
+    is_open,
+    loss_of,
+    new_row,
+    reap,
+)
+from shared.turns.queue import FINISHED, Admission, AdmissionLimits, Begun, Opened, Receipt
+from shared.turns.rules import fence_holds, is_dead, loss_reason
 
 
-def judge_room(
-    store: InprocStore,
-    tables: TurnTables,
-    session: StoredSession,
-    admission: Admission,
-    limits: AdmissionLimits,
-) -> None:
-    """Reap the session's dead turn, then raise ``SessionBusy`` or ``QueueFull`` if the admission has no place."""
-    live = tables.live(session.id)
-    if live is not None and is_dead(live, store.now(), limits.attempts_max):
-        reap(store, tables, session, live, limits.attempts_max)
-        live = tables.live(session.id)
-    unfinished = tables.unfinished(session.id)
-    if admission.on_busy == "reject" and unfinished:
-        raise SessionBusy("a turn of the session is unfinished", turn=str(live.id if live else None))
-    if unfinished >= limits.queued_per_session:
-        raise QueueFull("too many turns of the session are queued", bound="queued turns a session")
-    bounds = tables.bounds.get(admission.owner)
-    own = bounds.queued_max if bounds is not None else None
-    owed = tables.count("queued", "ready", owner=admission.owner)
-    if owed >= (own if own is not None else limits.queued_per_owner):
-        raise QueueFull("too many turns of the owner are queued", bound="queued turns an owner")
+class NoTransaction:
+    """What a hook gets of the twin: there is no SQL, so a hook that counts with it is tried on Postgres only."""
+
+    async def execute(
+        self, statement: str, params: Mapping[str, Any] | Sequence[Any] = ()
+    ) -> Sequence[Mapping[str, Any]]:
+        """See the port."""
+        raise ConfigError("the queue in memory has no SQL: use the Postgres one", setting="admission")
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """One admission at its session: judged and stored in one go, or judged first for a host's hook."""
+
+    store: InprocStore
+    tables: TurnTables
+    admission: Admission
+    limits: AdmissionLimits
+
+    async def judge_admit(self) -> None:
+        """Raise why the turn cannot be admitted now, or that an earlier try stored it; store nothing."""
+        session = self._session()
+        self._refuse_repeat(self._earlier(session))
+        self._refuse_reused_run(session)
+        self._judge_room(session)
+
+    def admit(self) -> Receipt:
+        """Admit the turn, or answer the first receipt."""
+        session, row = self._session(), new_row(self.admission)
+        if (first := self._earlier(session)) is not None:
+            return _receipt(first, duplicate=first.id != row.id)
+        self._refuse_reused_run(session)
+        self._judge_room(session)
+        self._keep_keys(session, row.id)
+        insert(self.tables, session, row, self.store.now())
+        return _receipt(row, duplicate=False)
+
+    async def judge_begin(self) -> None:
+        """Raise why the turn cannot be begun now, or that an earlier try opened it; store nothing."""
+        session = self._session()
+        self._refuse_repeat(self._earlier_begun(session))
+        self._refuse_reused_run(session)
+        self._refuse_busy(session)
+
+    def begin(
+        self,
+        holder: WorkerId,
+        *,
+        lease_s: float | None,
+        commit_id: str,
+        drafts: Sequence[Draft],
+        title: str | None,
+    ) -> Begun:
+        """Open the turn at once, held by ``holder``, or adopt what an earlier try of it opened."""
+        session, now = self._session(), self.store.now()
+        if (first := self._earlier_begun(session)) is not None:
+            return self._adopted(session, first, holder)
+        self._refuse_reused_run(session)
+        self._refuse_busy(session)
+        row = new_row(self.admission)
+        self._keep_keys(session, row.id)
+        insert(self.tables, session, row, now)
+        row.status, row.epoch, row.token, row.lease_owner = "running", 1, uuid4(), holder
+        row.expires_at = FOREVER if lease_s is None else now + timedelta(seconds=lease_s)
+        seq = open_row(self.store, session, row, row.fence, drafts, commit_id=commit_id, title=title)
+        opened = Opened("opened", row.number or 0, seq, row.started_seq or 0)
+        return Begun(claim_of(row, now, lost=False), opened)
+
+    def _session(self) -> StoredSession:
+        return self.store.owned(self.admission.session_id, self.admission.owner)
+
+    def _earlier(self, session: StoredSession) -> TurnRow | None:
+        """The turn that the key, or without one the id, already names; raises ``KeyConflict`` for other content."""
+        first = self.store.keys.get(self._key(session))
+        if first is None:
+            return None
+        if first.fingerprint != fingerprint_of(self.admission):
+            turn, key = str(first.answer), self.admission.key
+            raise KeyConflict("the key was used with other content", key=key, turn=turn)
+        return self.tables.turns[first.answer]
+
+    def _earlier_begun(self, session: StoredSession) -> TurnRow | None:
+        first = self._earlier(session)
+        if first is not None and first.id != self.admission.turn_id:
+            raise TurnDuplicate(
+                "the key already began a turn",
+                turn_id=str(first.id),
+                number=first.number,
+                open=first.status not in FINISHED,
+            )
+        return first
+
+    def _refuse_repeat(self, first: TurnRow | None) -> None:
+        if first is not None:
+            raise Repeated("an earlier try stored the turn", turn_id=str(first.id))
+
+    def _refuse_reused_run(self, session: StoredSession) -> None:
+        run = self.admission.run_id
+        if self._run(session.id) in self.store.keys:
+            raise RunIdReused("the run id was used before", run=run)
+        ancestor, through = session.parent, session.parent_number
+        while ancestor is not None and through > 0 and ancestor in self.store.sessions:
+            key = self.store.keys.get(self._run(ancestor))
+            number = self.tables.turns[key.answer].number if key is not None else None
+            if number is not None and number <= through:
+                raise RunIdReused("the run id was used before", run=run)
+            above = self.store.sessions[ancestor]
+            ancestor, through = above.parent, min(above.parent_number, through)
+
+    def _refuse_busy(self, session: StoredSession) -> None:
+        self._reap_dead(session)
+        unfinished = [row for row in self.tables.of_session(session.id) if row.status not in FINISHED]
+        if unfinished:
+            first = min(unfinished, key=lambda row: row.position)
+            raise SessionBusy("a turn of the session is unfinished", turn=str(first.id))
+
+    def _judge_room(self, session: StoredSession) -> None:
+        """Reap the session's dead turn, then raise ``SessionBusy`` or ``QueueFull`` if the admission has no place."""
+        if self.admission.on_busy == "reject":
+            self._refuse_busy(session)
+        self._reap_dead(session)
+        if self.tables.unfinished(session.id) >= self.limits.queued_per_session:
+            raise QueueFull("too many turns of the session are queued", bound="queued turns a session")
+        bounds = self.tables.bounds.get(self.admission.owner)
+        own = bounds.queued_max if bounds is not None else None
+        owed = self.tables.count("queued", "ready", owner=self.admission.owner)
+        if owed >= (own if own is not None else self.limits.queued_per_owner):
+            raise QueueFull("too many turns of the owner are queued", bound="queued turns an owner")
+
+    def _reap_dead(self, session: StoredSession) -> None:
+        live, attempts_max = self.tables.live(session.id), self.limits.attempts_max
+        if live is not None and is_dead(live, self.store.now(), attempts_max):
+            reap(self.store, self.tables, session, live, attempts_max)
+
+    def _adopted(self, session: StoredSession, row: TurnRow, holder: WorkerId) -> Begun:
+        now, token = self.store.now(), row.token
+        held = token is not None and fence_holds(row, Fence(1, token), now)
+        if not held or not is_open(session, row) or row.lease_owner != holder:
+            raise loss_of(loss_reason(row), row.id, 1)
+        opened = Opened("adopted", row.number or 0, session.seq, row.started_seq or 0)
+        return Begun(claim_of(row, now, lost=False), opened)
+
+    def _keep_keys(self, session: StoredSession, turn_id: TurnId) -> None:
+        if turn_id in self.tables.turns:
+            raise StoreDefect("a turn of another session has this id", turn=str(turn_id))
+        key = StoredKey(fingerprint_of(self.admission), turn_id)
+        self.store.keys[self._key(session)] = self.store.keys[self._run(session.id)] = key
+
+    def _key(self, session: StoredSession) -> tuple[SessionId, KeySpace, str]:
+        return (session.id, "turn", self.admission.key or str(self.admission.turn_id))
+
+    def _run(self, session_id: SessionId) -> tuple[SessionId, KeySpace, str]:
+        return (session_id, "run", self.admission.run_id)
 
 
 def insert(tables: TurnTables, session: StoredSession, row: TurnRow, now: datetime) -> None:
@@ -48,3 +205,25 @@ def insert(tables: TurnTables, session: StoredSession, row: TurnRow, now: dateti
         for other in tables.of_session(session.id):
             if other.status not in FINISHED:
                 other.priority = min(other.priority, row.priority)
+
+
+def open_row(
+    store: InprocStore,
+    session: StoredSession,
+    row: TurnRow,
+    fence: Fence,
+    drafts: Sequence[Draft],
+    *,
+    commit_id: str,
+    title: str | None,
+) -> int:
+    """Open the log for a row under a fence, with its first records; return the new seq."""
+    row.number, row.opened_at, row.started_seq = session.next_number, store.now(), session.seq + 1
+    seq = store.append(session, drafts, turn=row.number, commit_id=commit_id)
+    session.open, session.next_number = OpenTurn(row.id, fence.epoch, fence.token), session.next_number + 1
+    session.title = title if session.title is None else session.title
+    return seq
+
+
+def _receipt(row: TurnRow, *, duplicate: bool) -> Receipt:
+    return Receipt(row.id, row.run_id, row.session_id, row.position, row.status, row.admitted_seq, duplicate)

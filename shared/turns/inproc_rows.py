@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 from shared.domain.canonical import canonical_json
-from shared.domain.errors import StoreDefect
+from shared.domain.errors import FenceLost, StoreDefect, TurnClosed
 from shared.domain.ids import OwnerId, RunId, SessionId, TurnId, WorkerId
 from shared.leases.fence import Fence
 from shared.sessions.inproc import InprocStore, StoredSession
@@ -29,6 +29,8 @@ from shared.turns.queue import (
 from shared.turns.rules import LIVE, is_abandoned, is_dead, is_lost, next_to_promote
 
 UNSETTLED = frozenset({"planned", "started"})
+#: When a turn expires that is held without a lease.
+FOREVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(slots=True)
@@ -258,6 +260,14 @@ def cancel(
     return "cancelled"
 
 
+def loss_of(reason: str, turn_id: TurnId, epoch: int) -> FenceLost:
+    """Return the error of a write whose fence does not hold."""
+    turn = str(turn_id)
+    if reason == "lost":
+        return FenceLost("another worker owns the turn, or its lease passed", turn=turn, epoch=epoch)
+    return TurnClosed(f"the turn was closed: {reason}", turn=turn, reason=reason, epoch=epoch)
+
+
 def claim_of(row: TurnRow, now: datetime, *, lost: bool) -> Claim:
     """Return what a holder gets of its row."""
     return Claim(
@@ -306,10 +316,12 @@ def view_of(row: TurnRow, session: StoredSession, now: datetime) -> TurnView:
         epoch=row.epoch,
         recovering=unheld and row.on_worker_loss == "continue",
         is_open=opened and not (unheld and row.on_worker_loss == "interrupt"),
+        holder=row.lease_owner,
+        leased=row.expires_at not in (None, FOREVER),
         usage=json.loads(row.usage),
         key=row.key,
         after=row.admitted_seq,
-        started=row.started_seq,
+        started_seq=row.started_seq,
         admitted_at=row.admitted_at,
         opened_at=row.opened_at,
         ended_at=row.ended_at,

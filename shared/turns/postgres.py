@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-import orjson
+from typing import Any, Literal
 
 from shared.database.pool import Database, Row
 from shared.database.statements import load_statements
 from shared.domain.canonical import canonical_json
-from shared.domain.errors import (
-    FenceLost,
-    KeyConflict,
-    QueueFull,
-    RunIdReused,
-    SessionBusy,
-    SessionMissing,
-    StoreDefect,
-    TurnClosed,
-    TurnMissing,
-)
-from shared.domain.ids import OwnerId, RunId, SessionId, TurnId, WorkerId
+from shared.domain.errors import SessionBusy, TurnClosed, TurnMissing
+from shared.domain.ids import OwnerId, SessionId, TurnId, WorkerId
 from shared.leases.fence import Fence
-from shared.sessions.records import Draft, check_commit_size
-from shared.turns.fingerprint import fingerprint_of
+from shared.sessions.records import Draft
+from shared.turns.admission import OpenAdmission, TurnAdmission
+from shared.turns.hooked import Repeated, admit_through, turn_to_admit
+from shared.turns.postgres_rows import (
+    NEWLY_STORED,
+    admit_params,
+    begun_of,
+    claim_of,
+    draft_params,
+    fenced_params,
+    held_params,
+    ledger_text,
+    receipt_of,
+    refusal_of,
+    view_of,
+)
 from shared.turns.queue import (
     Admission,
     AdmissionLimits,
     Backlog,
+    Begun,
     CallEntry,
     Cancelled,
     Claim,
@@ -60,12 +64,65 @@ class PostgresTurnQueue:
         self._polls = polls if polls is not None else database
         self._attempts_max = attempts_max
 
-    async def admit(self, admission: Admission, limits: AdmissionLimits) -> Receipt:
+    async def admit(
+        self, admission: Admission, limits: AdmissionLimits, *, admit: TurnAdmission | None = None
+    ) -> Receipt:
         """See the port."""
-        [row] = await self._db.call(
-            "turn.admit", _SQL["admit"], _admit_params(admission, limits), repeatable=True
-        )
-        return _receipt(admission, row)
+        params = admit_params(admission, limits)
+        if admit is None or isinstance(admit, OpenAdmission):
+            [row] = await self._db.call("turn.admit", _SQL["admit"], params, repeatable=True)
+        else:
+            row = await self._through(admit, admission, "admit", params, partial(receipt_of, admission))
+        return receipt_of(admission, row)
+
+    async def begin(
+        self,
+        admission: Admission,
+        holder: WorkerId,
+        *,
+        lease_s: float | None,
+        commit_id: str,
+        drafts: Sequence[Draft],
+        limits: AdmissionLimits,
+        title: str | None = None,
+        admit: TurnAdmission | None = None,
+    ) -> Begun:
+        """See the port."""
+        params = admit_params(admission, limits) | draft_params(drafts)
+        params |= {"holder": holder, "lease_s": lease_s, "commit": commit_id, "title": title}
+        if admit is None or isinstance(admit, OpenAdmission):
+            [row] = await self._db.call("turn.begin", _SQL["begin"], params, repeatable=True)
+        else:
+            row = await self._through(admit, admission, "begin", params, partial(begun_of, admission))
+        return begun_of(admission, row)
+
+    async def _through(
+        self,
+        hook: TurnAdmission,
+        admission: Admission,
+        door: Literal["admit", "begin"],
+        params: Mapping[str, Any],
+        answer: Callable[[Row], object],
+    ) -> Row:
+        """Store a turn in a transaction that the host's hook wraps; a repeat is answered, and counts nothing."""
+        unit, rows = f"turn.{door}", list[Row]()
+
+        async def store() -> None:
+            rows.extend(await opened.run(_SQL[door], params))
+            answer(rows[0])
+            if rows[0]["result"] not in NEWLY_STORED:
+                raise Repeated("an earlier try stored the turn", turn_id=str(admission.turn_id))
+
+        with suppress(Repeated):
+            async with self._db.transaction(unit) as opened:
+                await admit_through(hook, turn_to_admit(admission, door, opened), store)
+        return rows[0]
+
+    async def abandon(self, turn_id: TurnId, fence: Fence) -> bool:
+        """See the port."""
+        params = {"id": turn_id, "epoch": fence.epoch, "token": fence.token}
+        [row] = await self._db.call("turn.abandon", _SQL["abandon"], params, repeatable=True)
+        return bool(row["abandoned"])
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim]:
         """See the port."""
@@ -86,17 +143,17 @@ class PostgresTurnQueue:
                 "running_max": request.running_per_owner,
             },
         )
-        return [_claim(row) for row in rows]
+        return [claim_of(row) for row in rows]
 
     async def open(
         self, claim: Claim, commit_id: str, drafts: Sequence[Draft], *, title: str | None = None
     ) -> Opened:
         """See the port."""
-        params = _fenced(claim, commit_id) | _drafts(drafts) | {"title": title}
+        params = fenced_params(claim, commit_id) | draft_params(drafts) | {"title": title}
         [row] = await self._db.call("turn.open", _SQL["open"], params, repeatable=True)
         match row["result"]:
             case "opened" | "adopted" | "took-over" as result:
-                return Opened(result, row["number"], row["seq"])
+                return Opened(result, row["number"], row["seq"], row["started_seq"])
             case "busy":
                 raise SessionBusy("another turn of the session is open", session=claim.session_id)
             case "expired":
@@ -104,7 +161,7 @@ class PostgresTurnQueue:
                     "the turn's deadline passed before it opened", turn=str(claim.turn_id), reason="ended"
                 )
             case result:
-                raise _refusal(result, claim)
+                raise refusal_of(result, claim.turn_id, claim.fence.epoch)
 
     async def append(
         self,
@@ -116,10 +173,14 @@ class PostgresTurnQueue:
         calls: Sequence[CallEntry] = (),
     ) -> int:
         """See the port."""
-        params = _fenced(claim, commit_id) | _drafts(drafts) | {"stepped": stepped, "calls": _ledger(calls)}
+        params = (
+            fenced_params(claim, commit_id)
+            | draft_params(drafts)
+            | {"stepped": stepped, "calls": ledger_text(calls)}
+        )
         [row] = await self._db.call("turn.append", _SQL["append"], params, repeatable=True)
         if row["result"] != "appended":
-            raise _refusal(row["result"], claim)
+            raise refusal_of(row["result"], claim.turn_id, claim.fence.epoch)
         return int(row["seq"])
 
     async def end(
@@ -132,7 +193,7 @@ class PostgresTurnQueue:
         calls: Sequence[CallEntry] = (),
     ) -> Ended:
         """See the port."""
-        params = _fenced(claim, commit_id) | _drafts(drafts) | {"calls": _ledger(calls)}
+        params = fenced_params(claim, commit_id) | draft_params(drafts) | {"calls": ledger_text(calls)}
         params |= {
             "outcome": ending.outcome,
             "code": ending.code,
@@ -141,8 +202,9 @@ class PostgresTurnQueue:
         }
         [row] = await self._db.call("turn.end", _SQL["end_turn"], params, repeatable=True)
         if row["result"] != "stored":
-            raise _refusal(row["result"], claim)
-        return Ended(row["seq"], None if row["promoted"] is None else TurnId(row["promoted"]))
+            raise refusal_of(row["result"], claim.turn_id, claim.fence.epoch)
+        promoted = None if row["promoted"] is None else TurnId(row["promoted"])
+        return Ended(row["seq"], promoted, row["pending"])
 
     async def cancel(self, turn_id: TurnId, owner: OwnerId) -> Cancelled:
         """See the port."""
@@ -174,7 +236,7 @@ class PostgresTurnQueue:
 
     async def renew(self, fences: Mapping[TurnId, Fence], lease_s: float) -> Renewal:
         """See the port."""
-        rows = await self._polls.call("turn.renew", _SQL["renew"], _held(fences) | {"lease_s": lease_s})
+        rows = await self._polls.call("turn.renew", _SQL["renew"], held_params(fences) | {"lease_s": lease_s})
         by_result: dict[str, set[TurnId]] = {"renewed": set(), "skipped": set(), "lost": set()}
         for row in rows:
             by_result[row["result"]].add(TurnId(row["turn_id"]))
@@ -182,7 +244,7 @@ class PostgresTurnQueue:
 
     async def watch(self, worker: WorkerId, fences: Mapping[TurnId, Fence]) -> Watched:
         """See the port."""
-        params = _held(fences) | {"worker": worker}
+        params = held_params(fences) | {"worker": worker}
         rows = await self._polls.read("turn.watch", _SQL["watch"], params)
         lost = {TurnId(r["turn_id"]): str(r["result"]) for r in rows if r["result"] != "orphan"}
         orphans = {
@@ -217,7 +279,7 @@ class PostgresTurnQueue:
         rows = await self._db.read("turn.get", _SQL["get"], {"id": turn_id, "owner": owner})
         if not rows:
             raise TurnMissing("no such turn", turn=str(turn_id))
-        return _view(rows[0])
+        return view_of(rows[0])
 
     async def calls(self, session_id: SessionId, turn_id: TurnId) -> Sequence[CallEntry]:
         """See the port."""
@@ -269,161 +331,3 @@ class PostgresTurnQueue:
         params = {"pool": pool, "older_s": older_than_s}
         [row] = await self._db.read("turn.overdue", _SQL["overdue"], params)
         return bool(row["overdue"])
-
-
-def _admit_params(admission: Admission, limits: AdmissionLimits) -> dict[str, Any]:
-    return {
-        "id": admission.turn_id,
-        "session": admission.session_id,
-        "owner": admission.owner,
-        "key": admission.key,
-        "print": fingerprint_of(admission),
-        "run": admission.run_id,
-        "message": canonical_json(dict(admission.message)),
-        "command": _optional_json(admission.command),
-        "meta": _optional_json(admission.meta),
-        "agent": admission.agent,
-        "revision": admission.agent_revision,
-        "on_busy": admission.on_busy,
-        "on_worker_loss": admission.on_worker_loss,
-        "priority": admission.priority,
-        "deadline": admission.deadline,
-        "max_duration_s": admission.max_duration_s,
-        "session_max": limits.queued_per_session,
-        "owner_max": limits.queued_per_owner,
-        "attempts_max": limits.attempts_max,
-    }
-
-
-def _receipt(admission: Admission, row: Row) -> Receipt:
-    match row["result"]:
-        case "admitted" | "duplicate":
-            return Receipt(
-                TurnId(row["turn_id"]),
-                RunId(row["run_id"]),
-                admission.session_id,
-                row["turn_position"],
-                row["status"],
-                row["after_seq"],
-                # Our own earlier try whose answer was lost is no duplicate to the caller.
-                duplicate=row["result"] == "duplicate" and row["turn_id"] != admission.turn_id,
-            )
-        case "missing":
-            raise SessionMissing("no such session", session=admission.session_id)
-        case "key-conflict":
-            raise KeyConflict(
-                "the key was used with other content", key=admission.key, turn=str(row["turn_id"])
-            )
-        case "run-reused":
-            raise RunIdReused("the run id was used before", run=admission.run_id)
-        case "busy":
-            raise SessionBusy("a turn of the session is unfinished", turn=str(row["detail"]))
-        case "session-full":
-            raise QueueFull("too many turns of the session are queued", bound="queued turns a session")
-        case "owner-full":
-            raise QueueFull("too many turns of the owner are queued", bound="queued turns an owner")
-        case other:
-            raise StoreDefect("unknown answer of an admission", answer=other)
-
-
-def _refusal(result: str, claim: Claim) -> FenceLost:
-    turn = str(claim.turn_id)
-    if result == "lost":
-        return FenceLost(
-            "another worker owns the turn, or its lease passed", turn=turn, epoch=claim.fence.epoch
-        )
-    return TurnClosed(f"the turn was closed: {result}", turn=turn, reason=result, epoch=claim.fence.epoch)
-
-
-def _fenced(claim: Claim, commit_id: str) -> dict[str, Any]:
-    return {
-        "id": claim.turn_id,
-        "session": claim.session_id,
-        "epoch": claim.fence.epoch,
-        "token": claim.fence.token,
-        "commit": commit_id,
-    }
-
-
-def _drafts(drafts: Sequence[Draft]) -> dict[str, Any]:
-    check_commit_size(drafts)
-    return {
-        "kinds": [d.kind for d in drafts],
-        "texts": [d.text for d in drafts],
-        "digests": [d.digest for d in drafts],
-    }
-
-
-def _ledger(calls: Sequence[CallEntry]) -> str | None:
-    if not calls:
-        return None
-    return orjson.dumps([{name: getattr(c, name) for name in CallEntry.__slots__} for c in calls]).decode()
-
-
-def _held(fences: Mapping[TurnId, Fence]) -> dict[str, Any]:
-    return {"ids": list(fences), "tokens": [f.token for f in fences.values()]}
-
-
-def _optional_json(value: Mapping[str, Any] | None) -> str | None:
-    return None if value is None else canonical_json(dict(value))
-
-
-def _parsed(text: str | None) -> Mapping[str, Any] | None:
-    # Not orjson: it reads an integer of more than 64 bits as a float, and a host's integers keep their digits.
-    return None if text is None else json.loads(text)
-
-
-def _claim(row: Row) -> Claim:
-    return Claim(
-        turn_id=TurnId(row["turn_id"]),
-        session_id=SessionId(row["session_id"]),
-        owner=OwnerId(row["owner"]),
-        fence=Fence(row["epoch"], row["token"]),
-        number=row["number"],
-        origin=row["origin"],
-        run_id=RunId(row["run_id"]),
-        key=row["key"],
-        message=_parsed(row["message"]),
-        command=_parsed(row["command"]),
-        meta=_parsed(row["meta"]),
-        agent=row["agent"],
-        agent_revision=row["agent_revision"],
-        on_worker_loss=row["on_worker_loss"],
-        attempts=row["attempts"],
-        suspect=row["suspect"],
-        lost=row["lost"],
-        max_duration_s=row["max_duration_s"],
-        open_for_s=row["open_for_s"],
-    )
-
-
-def _view(row: Row) -> TurnView:
-    return TurnView(
-        turn_id=TurnId(row["id"]),
-        session_id=SessionId(row["session_id"]),
-        owner=OwnerId(row["owner"]),
-        run_id=RunId(row["run_id"]),
-        position=row["position"],
-        number=row["number"],
-        origin=row["origin"],
-        status=row["status"],
-        outcome=row["outcome"],
-        code=row["code"],
-        failure=row["last_failure"],
-        agent=row["agent"],
-        agent_revision=row["agent_revision"],
-        priority=row["priority"],
-        attempts=row["attempts"],
-        epoch=row["epoch"],
-        recovering=bool(row["unheld"]) and row["on_worker_loss"] == "continue",
-        is_open=bool(row["is_open"]) and not (row["unheld"] and row["on_worker_loss"] == "interrupt"),
-        usage=_parsed(row["usage"]) or {},
-        key=row["key"],
-        after=row["admitted_seq"],
-        started=row["started_seq"],
-        admitted_at=row["admitted_at"],
-        opened_at=row["opened_at"],
-        ended_at=row["ended_at"],
-        deadline=row["deadline"],
-        now=row["now"],
-    )

@@ -1,10 +1,19 @@
--- Statements of the turn queue. Rules that branch under a lock are functions of migration 0001.
+-- Statements of the turn queue. Rules that branch under a lock are functions of migrations 0001 and 0002.
 
 -- name: admit
-SELECT result, turn_id, run_id, turn_position, status, after_seq, detail FROM turn_admit_v1(
+SELECT result, turn_id, run_id, turn_position, status, after_seq, detail FROM turn_admit_v2(
   %(id)s, %(session)s, %(owner)s, %(key)s, %(print)s, %(run)s, %(message)s, %(command)s, %(meta)s, %(agent)s,
   %(revision)s, %(on_busy)s, %(on_worker_loss)s, %(priority)s::int, %(deadline)s::timestamptz, %(max_duration_s)s::real,
   %(session_max)s::int, %(owner_max)s::int, %(attempts_max)s::int)
+
+-- name: begin
+SELECT result, turn_id, number, seq, started_seq, epoch, token, attempts, open_for_s FROM turn_begin_v1(
+  %(id)s, %(session)s, %(owner)s, %(key)s, %(print)s, %(run)s, %(message)s, %(command)s, %(meta)s, %(agent)s,
+  %(revision)s, %(on_worker_loss)s, %(priority)s::int, %(max_duration_s)s::real, %(attempts_max)s::int, %(holder)s,
+  %(lease_s)s::real, %(commit)s, %(title)s, %(kinds)s::text[], %(texts)s::text[], %(digests)s::bytea[])
+
+-- name: abandon
+SELECT turn_abandon_v1(%(id)s, %(epoch)s::bigint, %(token)s) AS abandoned
 
 -- name: claim
 SELECT * FROM turn_claim_v1(
@@ -12,7 +21,7 @@ SELECT * FROM turn_claim_v1(
   %(takeovers)s, %(suspects)s::int, %(attempts_max)s::int, %(running_max)s::int)
 
 -- name: open
-SELECT result, number, seq FROM turn_open_v1(%(id)s, %(session)s, %(epoch)s::bigint, %(token)s, %(commit)s, %(title)s,
+SELECT result, number, seq, started_seq FROM turn_open_v2(%(id)s, %(session)s, %(epoch)s::bigint, %(token)s, %(commit)s, %(title)s,
   %(kinds)s::text[], %(texts)s::text[], %(digests)s::bytea[])
 
 -- name: append
@@ -20,7 +29,7 @@ SELECT result, seq FROM turn_append_v1(%(id)s, %(session)s, %(epoch)s::bigint, %
   %(kinds)s::text[], %(texts)s::text[], %(digests)s::bytea[], %(calls)s::jsonb)
 
 -- name: end_turn
-SELECT result, seq, promoted FROM turn_end_v1(%(id)s, %(session)s, %(epoch)s::bigint, %(token)s, %(commit)s,
+SELECT result, seq, promoted, pending FROM turn_end_v2(%(id)s, %(session)s, %(epoch)s::bigint, %(token)s, %(commit)s,
   %(kinds)s::text[], %(texts)s::text[], %(digests)s::bytea[], %(calls)s::jsonb, %(outcome)s, %(code)s, %(failure)s, %(usage)s)
 
 -- name: cancel
@@ -54,8 +63,9 @@ SELECT session_id, owner FROM turn_expire_v1(%(id)s)
 
 -- name: get
 SELECT t.id, t.session_id, t.owner, t.run_id, t.position, t.number, t.origin, t.status, t.outcome, t.code,
-       t.last_failure, t.agent, t.agent_revision, t.priority, t.attempts, t.epoch, t.usage, t.key, t.admitted_seq, t.started_seq, t.admitted_at,
-       t.opened_at, t.ended_at, t.deadline, s.open_turn = t.id AS is_open,
+       t.last_failure, t.agent, t.agent_revision, t.priority, t.attempts, t.epoch, t.usage, t.key, t.admitted_seq, t.admitted_at,
+       t.opened_at, t.ended_at, t.deadline, t.started_seq, t.lease_owner, coalesce(isfinite(t.expires_at), false) AS leased,
+       s.open_turn = t.id AS is_open,
        s.open_turn = t.id AND (t.status <> 'running' OR t.expires_at < clock_timestamp()) AS unheld,
        t.on_worker_loss, clock_timestamp() AS now
   FROM turns t JOIN sessions s ON s.id = t.session_id WHERE t.id = %(id)s AND t.owner = %(owner)s

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 from shared.domain.ids import OwnerId, RunId, SessionId, TurnId, WorkerId
 from shared.leases.fence import Fence
 from shared.sessions.records import Draft
+from shared.turns.admission import TurnAdmission
 
 OnBusy = Literal["reject", "enqueue"]
 OnWorkerLoss = Literal["continue", "interrupt"]
@@ -109,11 +110,23 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The answer of ``open``: ``opened`` wrote the drafts; ``adopted`` and ``took-over`` wrote nothing."""
+    """The answer of ``open``: ``opened`` wrote the drafts; ``adopted`` and ``took-over`` wrote nothing.
+
+    ``started_seq`` is the seq of the turn's first record: none of its records stands before it.
+    """
 
     result: Literal["opened", "adopted", "took-over"]
     number: int
     seq: int
+    started_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The answer of ``begin``: the turn that the caller holds now, and how it was opened (or found open: ``adopted``)."""
+
+    claim: Claim
+    opened: Opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +145,11 @@ class CallEntry:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The answer of ``end``: the log's seq and the turn that became ready, if one waited."""
+    """The answer of ``end``: the log's seq, the turn that became ready, if one waited, and the inbox items that wait."""
 
     seq: int
     promoted: TurnId | None
+    pending: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +195,10 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class TurnView:
-    """A turn as anyone may see it.
+    """A turn as anyone may see it. ``after`` is its receipt's cursor: all its records come after that seq.
 
-    ``after`` is its receipt's cursor: all its records come after that seq. ``started`` is the seq of its first record.
+    ``holder`` is whoever runs it; ``leased`` says that its hold passes by itself, and is False for a turn that nobody
+    holds or that a process holds for as long as it lives. ``started_seq`` is the seq of its first record, once it opened.
     """
 
     turn_id: TurnId
@@ -204,10 +219,12 @@ class TurnView:
     epoch: int
     recovering: bool
     is_open: bool
+    holder: WorkerId | None
+    leased: bool
     usage: Mapping[str, int]
     key: str | None
     after: int
-    started: int | None
+    started_seq: int | None
     admitted_at: datetime
     opened_at: datetime | None
     ended_at: datetime | None
@@ -254,12 +271,45 @@ class TurnQueue(Protocol):
     ``FenceLost`` when the lease passed or another worker owns it; nothing of such a write is stored.
     """
 
-    async def admit(self, admission: Admission, limits: AdmissionLimits) -> Receipt:
+    async def admit(
+        self, admission: Admission, limits: AdmissionLimits, *, admit: TurnAdmission | None = None
+    ) -> Receipt:
         """Admit a turn: lock the head, then judge key, busy, bounds, and insert the row with the next position.
 
-        Only a session's first unfinished row is ready. Raises ``SessionMissing``, ``KeyConflict``, ``RunIdReused``,
-        ``SessionBusy`` (``on_busy="reject"`` beside any unfinished row), ``QueueFull``. The same key and content, or the
-        same ``turn_id`` after a lost answer, answer the first receipt. A dead turn of the session is reaped first.
+        Only a session's first unfinished row is ready. Raises ``SessionMissing``, ``KeyConflict``, ``RunIdReused`` (a run
+        of the session, or of the history that a fork inherits), ``SessionBusy`` (``on_busy="reject"`` beside any
+        unfinished row), ``QueueFull``, and what the host's ``admit`` refuses with. The same key and content, or the same
+        ``turn_id`` after a lost answer, answer the first receipt. A dead turn of the session is reaped first.
+        """
+        ...
+
+    async def begin(
+        self,
+        admission: Admission,
+        holder: WorkerId,
+        *,
+        lease_s: float | None,
+        commit_id: str,
+        drafts: Sequence[Draft],
+        limits: AdmissionLimits,
+        title: str | None = None,
+        admit: TurnAdmission | None = None,
+    ) -> Begun:
+        """Open a turn at once, in the caller's own process: its row is inserted running, with its first records.
+
+        Judged in this order: the key (``TurnDuplicate`` with the same content, else ``KeyConflict``), the run id
+        (``RunIdReused``), any unfinished row of the session after a dead one was reaped (``SessionBusy``), the host's
+        ``admit``; also raises ``SessionMissing``. ``lease_s=None`` holds the turn without expiry: no claim, renewal or
+        sweep touches it, and :meth:`abandon` closes it when its process is gone. A repeat with the same ``turn_id`` and
+        holder after a lost answer adopts what it made. With ``on_worker_loss="continue"`` a leased turn that is lost goes
+        on in a worker that serves its revision. ``on_busy`` and ``deadline`` of the admission say nothing here.
+        """
+        ...
+
+    async def abandon(self, turn_id: TurnId, fence: Fence) -> bool:
+        """Close an open turn that is held without expiry under exactly this fence: its process is known to be gone.
+
+        It ends ``interrupted`` with ``turn.lease``, or by the outcome of its stored reply. Answers whether it was closed.
         """
         ...
 

@@ -89,6 +89,9 @@ class InprocWorld(Names):
     async def make_child(self, child: SessionId, parent: SessionId) -> None:
         self.store.sessions[child].parent = parent
 
+    async def inherit(self, child: SessionId, parent: SessionId, *, turns: int) -> None:
+        self.store.sessions[child].parent, self.store.sessions[child].parent_number = parent, turns
+
     async def limit_owner(
         self, owner: OwnerId, *, running_max: int | None = None, queued_max: int | None = None
     ) -> None:
@@ -158,6 +161,10 @@ class PostgresWorld(Names):
 
     async def make_child(self, child: SessionId, parent: SessionId) -> None:
         await self._execute("UPDATE sessions SET parent = %s WHERE id = %s", [parent, child])
+
+    async def inherit(self, child: SessionId, parent: SessionId, *, turns: int) -> None:
+        statement = "UPDATE sessions SET parent = %s, parent_number = %s WHERE id = %s"
+        await self._execute(statement, [parent, turns or None, child])
 
     async def limit_owner(
         self, owner: OwnerId, *, running_max: int | None = None, queued_max: int | None = None

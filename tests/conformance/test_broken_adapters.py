@@ -133,8 +133,8 @@ class ClocklessQueue(BrokenQueue):
 class EagerQueue(BrokenQueue):
     """Makes every admitted turn ready."""
 
-    async def admit(self, admission: Admission, limits: AdmissionLimits) -> Receipt:
-        receipt = await super().admit(admission, limits)
+    async def admit(self, admission: Admission, limits: AdmissionLimits, **how: Any) -> Receipt:
+        receipt = await super().admit(admission, limits, **how)
         row = self.rows[receipt.turn_id]
         if row.status == "queued":
             row.status = "ready"

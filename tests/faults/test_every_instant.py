@@ -127,7 +127,7 @@ PLANTED: Final[list[Mutation]] = [
         "turn_append_v1",
         ("IF NOT coalesce(v_head.open_turn = p_id", "IF false AND NOT coalesce(v_head.open_turn = p_id"),
     ),
-    mutation("an end promotes nothing", "turn_end_v1", ("turn_promote_v1(p_session);", "NULL::uuid;")),
+    mutation("an end promotes nothing", "turn_end_v2", ("turn_promote_v1(p_session)", "NULL::uuid")),
     mutation(
         "a reaped turn stays open",
         "turn_close_open_v1",

@@ -39,10 +39,10 @@ async def scenario_admission_commits_while_the_end_waits(url: str) -> None:
         claim = await w.held_turn()
         second = new_turn_id()
         async with w.transaction() as producer:
-            admitted = await run_as(producer, admit_call(claim.session_id, second), "turn_admit_v1")
+            admitted = await run_as(producer, admit_call(claim.session_id, second), "turn_admit_v2")
             assert admitted["status"] == "queued"
             end = asyncio.create_task(w.end(claim))
-            await w.waits(end, "turn_end_v1")
+            await w.waits(end, "turn_end_v2")
         assert (await end).promoted == second
         assert await w.statuses(claim.session_id) == ["ended", "ready"]
 
@@ -63,9 +63,9 @@ async def scenario_end_commits_while_an_admission_waits(url: str) -> None:
             "p_usage": "{}",
         }
         async with w.transaction() as holder:
-            assert (await run_as(holder, write, "turn_end_v1"))["result"] == "stored"
+            assert (await run_as(holder, write, "turn_end_v2"))["result"] == "stored"
             waiting = asyncio.create_task(outcome(w.admit(claim.session_id)))
-            await w.waits(waiting, "turn_admit_v1")
+            await w.waits(waiting, "turn_admit_v2")
         receipt = await waiting
         assert isinstance(receipt, Receipt)
         assert await w.statuses(claim.session_id) == ["ended", "ready"]
@@ -117,11 +117,11 @@ async def scenario_later_admission_waits_for_the_earlier(url: str) -> None:
             session = await w.session()
             first = new_turn_id()
             async with w.transaction() as producer:
-                assert (await run_as(producer, admit_call(session, first), "turn_admit_v1"))[
+                assert (await run_as(producer, admit_call(session, first), "turn_admit_v2"))[
                     "status"
                 ] == "ready"
                 later = asyncio.create_task(outcome(w.admit(session)))
-                await w.waits(later, "turn_admit_v1")
+                await w.waits(later, "turn_admit_v2")
                 if not first_commits:
                     await producer.execute("ROLLBACK")
             receipt = await later
@@ -142,7 +142,7 @@ async def scenario_retry_finds_the_first_admission(url: str) -> None:
                 for turn in (one.turn_id, one.turn_id, new_turn_id())
             ]
             for attempt in tries:
-                await w.waits(attempt, "turn_admit_v1")
+                await w.waits(attempt, "turn_admit_v2")
         receipts = [answer for answer in await asyncio.gather(*tries) if isinstance(answer, Receipt)]
         assert len(receipts) == len(tries)
         assert len({receipt.turn_id for receipt in receipts}) == 1
@@ -155,7 +155,7 @@ async def scenario_producer_dies_after_its_commit(url: str) -> None:
         session = await w.session()
         turn = new_turn_id()
         async with w.transaction() as producer:
-            await run_as(producer, admit_call(session, turn), "turn_admit_v1")
+            await run_as(producer, admit_call(session, turn), "turn_admit_v2")
         assert [c.turn_id for c in await w.claims(places=4)] == [turn]
 
 
@@ -164,10 +164,8 @@ HEAD_LOCK = (
     "SELECT * INTO v_head FROM sessions WHERE id = p_session AND owner = p_owner;",
 )
 CLOSED = "UPDATE sessions SET open_turn = NULL, open_epoch = NULL, open_token = NULL WHERE id = p_session;"
-LIVE = (
-    "SELECT * INTO v_live FROM turns WHERE session_id = p_session AND status IN ('ready', 'running', 'waiting');\n"
-    "  IF v_live.id IS NOT NULL AND turn_is_dead_v1"
-)
+LIVE = "v_live := turn_live_v1(v_head, p_attempts_max);"
+LIVE_UNLOCKED = LIVE.replace("v_head", "(SELECT s FROM sessions s WHERE s.id = p_session)")
 
 PROOFS: list[tuple[Scenario, Mutation]] = [
     (
@@ -182,34 +180,31 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_admission_commits_while_the_end_waits,
         mutation(
             "the next is looked for before the lock",
-            "turn_end_v1",
+            "turn_end_v2",
             (
                 "DECLARE v_head sessions;",
                 "DECLARE v_next uuid := (SELECT t.id FROM turns t WHERE t.session_id = p_session"
                 " AND t.status = 'queued' ORDER BY t.position LIMIT 1); v_head sessions;",
             ),
             (CLOSED, CLOSED + " UPDATE turns SET status = 'ready' WHERE id = v_next;"),
-            ("turn_promote_v1(p_session);", "v_next;"),
+            ("turn_promote_v1(p_session)", "v_next"),
         ),
     ),
     (
         scenario_end_commits_while_an_admission_waits,
         mutation(
             "the live row is looked for before the lock",
-            "turn_admit_v1",
-            (HEAD_LOCK[0], LIVE.split("\n", maxsplit=1)[0] + HEAD_LOCK[0]),
-            (LIVE, LIVE.rsplit("\n", maxsplit=1)[1]),
+            "turn_admit_v2",
+            (HEAD_LOCK[0], LIVE_UNLOCKED + HEAD_LOCK[0]),
+            (LIVE, ""),
         ),
     ),
     (
         scenario_dead_turn_blocks_no_admission,
         mutation(
             "the door reaps nothing",
-            "turn_admit_v1",
-            (
-                "IF v_live.id IS NOT NULL AND turn_is_dead_v1(v_live, v_now, p_attempts_max) THEN",
-                "IF false THEN",
-            ),
+            "turn_live_v1",
+            ("OR NOT turn_is_dead_v1(v_live, clock_timestamp(), p_attempts_max) THEN", "OR true THEN"),
         ),
     ),
     (
@@ -226,14 +221,14 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
     ),
     (
         scenario_later_admission_waits_for_the_earlier,
-        mutation("admission locks no head", "turn_admit_v1", HEAD_LOCK),
+        mutation("admission locks no head", "turn_admit_v2", HEAD_LOCK),
     ),
-    (scenario_retry_finds_the_first_admission, mutation("retries lock no head", "turn_admit_v1", HEAD_LOCK)),
+    (scenario_retry_finds_the_first_admission, mutation("retries lock no head", "turn_admit_v2", HEAD_LOCK)),
     (
         scenario_retry_finds_the_first_admission,
         mutation(
             "the key is the turn's id",
-            "turn_admit_v1",
+            "turn_admit_v2",
             ("AND key = coalesce(p_key, p_id::text);", "AND key = p_id::text;"),
         ),
     ),

@@ -66,7 +66,7 @@ async def scenario_takeover_waits_for_a_commit_judged_in_time(url: str) -> None:
             await w.expire(first.turn_id)
             second = await w.claim("w2")
             takeover = asyncio.create_task(w.open(second))
-            await w.waits(takeover, "turn_open_v1")
+            await w.waits(takeover, "turn_open_v2")
         opened = await takeover
         assert (opened.result, opened.seq) == ("took-over", (await w.head(first.session_id)).seq)
         assert await w.kinds(first.session_id) == ["turn.started", "step.started"]
@@ -154,7 +154,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
     ),
     (
         scenario_expired_holder_writes_nothing,
-        mutation("end looks at the head only", "turn_end_v1", (FENCE, "")),
+        mutation("end looks at the head only", "turn_end_v2", (FENCE, "")),
     ),
     (
         scenario_fenced_holder_is_refused_within_its_lease,
@@ -165,7 +165,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
     (
         scenario_takeover_waits_for_a_commit_judged_in_time,
         mutation(
-            "takeover locks no head", "turn_open_v1", (HEAD_LOCK, HEAD_LOCK.replace(" FOR NO KEY UPDATE", ""))
+            "takeover locks no head", "turn_open_v2", (HEAD_LOCK, HEAD_LOCK.replace(" FOR NO KEY UPDATE", ""))
         ),
     ),
     (
