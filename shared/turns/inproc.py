@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Literal
 
 from shared.domain.canonical import canonical_json
 from shared.domain.errors import SessionBusy, StoreDefect, TurnClosed, TurnMissing
@@ -21,11 +21,10 @@ from shared.turns.admission import TurnAdmission, TurnToAdmit
 from shared.turns.hooked import Repeated, admit_through, turn_to_admit
 from shared.turns.inproc_admission import Door, NoTransaction, open_row
 from shared.turns.inproc_claims import take_over_lost, take_ready
+from shared.turns.inproc_pools import InprocPools
 from shared.turns.inproc_rows import (
     FOREVER,
     TurnRow,
-    TurnTables,
-    WorkerRow,
     cancel,
     claim_of,
     close_open,
@@ -38,7 +37,6 @@ from shared.turns.inproc_rows import (
 from shared.turns.queue import (
     Admission,
     AdmissionLimits,
-    Backlog,
     Begun,
     CallEntry,
     Cancelled,
@@ -51,17 +49,15 @@ from shared.turns.queue import (
     Renewal,
     TurnView,
     Watched,
-    WorkerSeen,
 )
 from shared.turns.rules import fence_holds, is_dead, loss_reason
 
 
-class InprocTurnQueue:
+class InprocTurnQueue(InprocPools):
     """Implements :class:`shared.turns.queue.TurnQueue` over an :class:`~shared.sessions.inproc.InprocStore`."""
 
     def __init__(self, store: InprocStore, *, attempts_max: int = 3) -> None:
-        self._store = store
-        self._tables = store.part(TurnTables)
+        super().__init__(store)
         self._attempts_max = attempts_max
 
     async def admit(
@@ -308,54 +304,6 @@ class InprocTurnQueue:
             return []
         return sorted(self._tables.ledger.get(turn_id, {}).values(), key=lambda c: (c.step, c.ordinal))
 
-    async def seen(self, worker: WorkerSeen) -> None:
-        """See the port."""
-        await self._store.reached()
-        now, known = self._store.now(), self._tables.workers.get(worker.worker)
-        started_at = now if known is None else known.started_at
-        self._tables.workers[worker.worker] = WorkerRow(worker, started_at, now)
-
-    async def gone(self, worker: WorkerId) -> None:
-        """See the port."""
-        await self._store.reached()
-        self._tables.workers.pop(worker, None)
-
-    async def forget_silent(self, older_than_s: float) -> int:
-        """See the port."""
-        await self._store.reached()
-        heard_after = self._store.now() - timedelta(seconds=older_than_s)
-        silent = [worker for worker, row in self._tables.workers.items() if row.last_seen < heard_after]
-        for worker in silent:
-            del self._tables.workers[worker]
-        return len(silent)
-
-    async def workers(self) -> Sequence[Mapping[str, Any]]:
-        """See the port."""
-        await self._store.reached()
-        now = self._store.now()
-        return [_worker(self._tables.workers[worker], now=now) for worker in sorted(self._tables.workers)]
-
-    async def backlog(self, pool: str, revisions: Sequence[str] = ()) -> Backlog:
-        """See the port."""
-        await self._store.reached()
-        now, count = self._store.now(), self._tables.count
-        ready = [row for row in self._tables.turns.values() if row.status == "ready" and row.pool == pool]
-        unserved: dict[str, int] = {}
-        for row in ready:
-            if revisions and row.agent_revision not in revisions:
-                unserved[row.agent_revision] = unserved.get(row.agent_revision, 0) + 1
-        oldest_s = max([(now - row.due_at).total_seconds() for row in ready], default=0.0)
-        return Backlog(len(ready), count("queued"), count("running"), max(0.0, oldest_s), unserved)
-
-    async def has_overdue(self, pool: str, older_than_s: float) -> bool:
-        """See the port."""
-        await self._store.reached()
-        edge = self._store.now() - timedelta(seconds=older_than_s)
-        return any(
-            row.status == "ready" and row.pool == pool and row.due_at < edge
-            for row in self._tables.turns.values()
-        )
-
     def _rows(self, claim: Claim) -> tuple[StoredSession | None, TurnRow | None]:
         return self._store.sessions.get(claim.session_id), self._tables.turns.get(claim.turn_id)
 
@@ -379,22 +327,3 @@ async def _ask(hook: TurnAdmission, turn: TurnToAdmit, judge: Callable[[], Await
 def _refuse_double_lines(calls: Sequence[CallEntry]) -> None:
     if len({call.invocation_id for call in calls}) < len(calls):
         raise StoreDefect("a commit writes one ledger line twice")
-
-
-def _worker(row: WorkerRow, *, now: Any) -> Mapping[str, Any]:
-    said = row.said
-    return {
-        "id": said.worker,
-        "host": said.host,
-        "pid": said.pid,
-        "queues": list(said.queues),
-        "revisions": list(said.revisions),
-        "capacity": said.capacity,
-        "held": said.held,
-        "version": said.version,
-        "draining": said.draining,
-        "lag_s": said.lag_s,
-        "overloaded": said.overloaded,
-        "started_at": row.started_at,
-        "silent_s": (now - row.last_seen).total_seconds(),
-    }
