@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 from producer.callers.authentication import ApiKeyAuthenticator
+from producer.callers.keyset import KeySet
 from producer.callers.rates import WriteRates
 from producer.memory.parts import build_memory
 from producer.metrics import ProducerMetrics
@@ -28,7 +30,7 @@ from shared.owners.authenticator import Authenticator
 from shared.owners.postgres import PostgresApiKeys, PostgresOwners
 from shared.sessions.postgres import PostgresSessionLog
 from shared.sessions.vocabulary import CLIENT_KINDS
-from shared.settings import Settings
+from shared.settings import Settings, variable_of
 from shared.turns.postgres import PostgresTurnQueue
 from shared.turns.queue import AdmissionLimits
 from shared.wakes.celery_publisher import CeleryWakePublisher
@@ -87,7 +89,9 @@ async def producer_parts(
             following=Following(log, queue, watcher, feed),
             hints=feed,
             app=host_app,
-            authenticator=authenticator or _authenticator(settings, database),
+            authenticator=authenticator
+            or host_app.authenticator
+            or _authenticator(settings, database, stack),
             rates=WriteRates(
                 PostgresOwners(database), per_s=settings.writes_per_s, burst=settings.writes_burst
             ),
@@ -141,5 +145,23 @@ def _publisher(settings: Settings) -> WakePublisher:
     return CeleryWakePublisher(settings.broker_url.get_secret_value(), bound_s=settings.publish_bound_s)
 
 
-def _authenticator(settings: Settings, database: Database) -> Authenticator:
-    return ApiKeyAuthenticator(PostgresApiKeys(database), loopback_owner=settings.loopback_owner)
+def _authenticator(settings: Settings, database: Database, stack: AsyncExitStack) -> Authenticator:
+    """Return API keys, behind tokens where the settings name their keys."""
+    keys = ApiKeyAuthenticator(PostgresApiKeys(database), loopback_owner=settings.loopback_owner)
+    if not settings.jwt_jwks_url:
+        return keys
+    try:
+        tokens = importlib.import_module("producer.callers.tokens")
+    except ModuleNotFoundError as error:
+        text = "tokens need the package pyjwt with cryptography: install the extra 'jwt'"
+        raise ConfigError(text, field=variable_of("jwt_jwks_url")) from error
+    key_set = KeySet(settings.jwt_jwks_url)
+    stack.push_async_callback(key_set.close)
+    rules = tokens.TokenRules(
+        issuer=settings.jwt_issuer,
+        audience=settings.jwt_audience,
+        owner_claim=settings.jwt_owner_claim,
+        algorithms=tuple(settings.jwt_algorithms.split(",")),
+    )
+    authenticator: Authenticator = tokens.TokenAuthenticator(key_set, rules, keys)
+    return authenticator

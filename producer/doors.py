@@ -19,7 +19,9 @@ from shared.domain.ids import OwnerId
 
 #: For the OpenAPI document alone: the door authenticates, before it reads a byte of the body.
 SECURITY: Final = (
-    Security(HTTPBearer(auto_error=False, description="An API key.")),
+    Security(
+        HTTPBearer(auto_error=False, description="An API key, or a token where the service takes them.")
+    ),
     Security(APIKeyHeader(name="X-API-Key", auto_error=False, description="An API key.")),
 )
 PROBLEM_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {

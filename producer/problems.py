@@ -129,7 +129,9 @@ def headers_of(error: e.TurnkeeperError) -> dict[str, str]:
     headers: dict[str, str] = {}
     if isinstance(error, e.Unavailable | e.Exhausted):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
-    if isinstance(error, e.Unauthenticated):
+    if isinstance(error, e.InvalidCredentials):
+        headers["WWW-Authenticate"] = f'{CHALLENGE}, error="invalid_token"'
+    elif isinstance(error, e.Unauthenticated):
         headers["WWW-Authenticate"] = CHALLENGE
     if isinstance(error, e.InputTooLarge):
         # The rest of the body is thrown away, not read: the connection is of no more use.

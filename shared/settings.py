@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
@@ -35,6 +36,13 @@ STANDARD_NAMES: Final = {
     "openai_api_key": "OPENAI_API_KEY",
     "openai_base_url": "OPENAI_BASE_URL",
 }
+
+
+#: Ways to sign a token that need a private key; with a shared secret whoever verifies could also sign.
+JWT_ALGORITHMS: Final = frozenset(
+    {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
+)
+LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
 
 def variable_of(field: str) -> str:
@@ -73,6 +81,11 @@ class Settings(BaseModel):
     loopback_owner: str = Field(
         "", description="Owner of requests without a key on loopback; empty = keys only."
     )
+    jwt_issuer: str = Field("", description="`iss` that tokens must have.")
+    jwt_audience: str = Field("", description="`aud` that tokens must have.")
+    jwt_owner_claim: str = Field("sub", min_length=1)
+    jwt_algorithms: str = Field("RS256,ES256", description="Comma-separated; only with a public key.")
+    jwt_jwks_url: str = Field("", description="Public keys of tokens; empty = no tokens.")
     writes_per_s: float = Field(50.0, ge=0.001, le=100_000, description="Of one owner, in one producer.")
     writes_burst: int = Field(200, ge=1, le=1_000_000)
 
@@ -147,6 +160,28 @@ class Settings(BaseModel):
         if value and info.data.get("env") != "test":
             raise ValueError(f"is read only when {variable_of('env')}=test")
         Failpoints.parse(value)
+        return value
+
+    @field_validator("jwt_algorithms")
+    @classmethod
+    def _public_keys_only(cls, value: str) -> str:
+        names = [name.strip() for name in value.split(",")]
+        unknown = sorted(set(names) - JWT_ALGORITHMS)
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is none of {', '.join(sorted(JWT_ALGORITHMS))}")
+        return ",".join(names)
+
+    @field_validator("jwt_jwks_url")
+    @classmethod
+    def _vouched_for(cls, value: str, info: ValidationInfo) -> str:
+        if not value:
+            return value
+        for field in ("jwt_issuer", "jwt_audience"):
+            if not info.data.get(field):
+                raise ValueError(f"needs {variable_of(field)}")
+        url = urlsplit(value)
+        if url.scheme != "https" and (url.scheme, url.hostname in LOOPBACK_HOSTS) != ("http", True):
+            raise ValueError("must begin with https://; http:// only on loopback")
         return value
 
     @property

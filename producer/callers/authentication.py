@@ -40,7 +40,7 @@ class ApiKeyAuthenticator:
 
     async def authenticate(self, headers: Mapping[str, str], client_host: str | None) -> OwnerId:
         """See the port."""
-        key = _presented_key(headers)
+        key = presented_key(headers)
         if key is not None:
             return await self._owner_of(key)
         if self._loopback_owner is not None and is_local_call(headers, client_host):
@@ -75,7 +75,8 @@ def is_local_call(headers: Mapping[str, str], client_host: str | None) -> bool:
     )
 
 
-def _presented_key(headers: Mapping[str, str]) -> str | None:
+def presented_key(headers: Mapping[str, str]) -> str | None:
+    """Return the key or token that a request carries; raise ``InvalidCredentials`` for a contradiction."""
     plain = headers.get("x-api-key")
     authorization = headers.get("authorization")
     if authorization is None:

@@ -12,18 +12,21 @@ from shared.agents.definition import Agent
 from shared.agents.memory import MemoryPolicy
 from shared.domain.errors import ConfigError
 from shared.models.port import ChatModel
+from shared.owners.authenticator import Authenticator
 
 
 @dataclass(frozen=True, slots=True)
 class App:
     """A host's agents; the first is the default. ``model`` replaces the configured model port (tests, own adapters).
 
-    ``memory`` says what is remembered of users and recalled for them; without it nothing is.
+    ``memory`` says what is remembered of users and recalled for them; without it nothing is. ``authenticator`` tells who
+    calls the producer, in place of API keys and tokens (API-16).
     """
 
     agents: Sequence[Agent]
     model: ChatModel | None = None
     memory: MemoryPolicy | None = None
+    authenticator: Authenticator | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "agents", tuple(self.agents))

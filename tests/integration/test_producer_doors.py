@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -11,8 +12,11 @@ import psycopg
 import pytest
 
 from shared.domain.bounds import BODY_MAX_BYTES, TURN_BODY_MAX_BYTES
+from shared.domain.errors import Unauthenticated
+from shared.domain.ids import OwnerId
 from tests.support.openapi import TABLES, count_rows, filled, operations, raw_answer
 from tests.support.producers import calling, create_session
+from tests.support.small_app import app as small_app
 
 #: Open to anyone who reaches the port.
 OPEN_ROUTES = {"/healthz", "/readyz", "/ping", "/metrics"}
@@ -261,6 +265,28 @@ async def test_a_revoked_key_ends_and_other_keys_of_the_owner_go_on(database_url
         key = client.headers["Authorization"].removeprefix("Bearer ")
         assert len(rows) == 2
         assert all(key.encode() not in bytes(digest) for (digest,) in rows)
+
+
+class CallsByName:
+    """A host's own authenticator."""
+
+    async def authenticate(self, headers: Mapping[str, str], client_host: str | None) -> OwnerId:
+        if "x-user" not in headers:
+            raise Unauthenticated("say who you are: X-User")
+        return OwnerId(headers["x-user"])
+
+
+@pytest.mark.behaviour("API-16")
+async def test_a_hosts_own_authenticator_takes_the_place_of_keys(database_url: str) -> None:
+    app = replace(small_app, authenticator=CallsByName())
+    async with calling(database_url, app=app) as (producer, by_key):
+        assert_problem(await by_key.get("/v1/sessions"), 401)
+        async with producer.client() as client:
+            assert_problem(await client.get("/v1/sessions"), 401)
+            made = await client.post("/v1/sessions", json={}, headers={"X-User": "ann"})
+            path = f"/v1/sessions/{made.json()['session_id']}"
+            assert (await client.get(path, headers={"X-User": "ann"})).status_code == 200
+            assert_problem(await client.get(path, headers={"X-User": "bob"}), 404)
 
 
 @pytest.mark.behaviour("API-16")
