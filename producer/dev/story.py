@@ -239,7 +239,7 @@ class Caller:
         try:
             with self._client.stream("POST", path, params={"stream": "true"}, json=body) as response:
                 _check(response)
-                yield from read_events(response.iter_lines())
+                yield from read_events(response)
         except httpx2.TransportError as error:
             raise Unavailable(f"the service does not answer POST {path}") from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
@@ -17,6 +17,8 @@ from shared.domain.errors import Refused, TurnkeeperError, Unavailable
 CONNECT_S: Final = 5.0
 #: Longer than the producer's keep-alive comments are apart.
 SILENCE_S: Final = 60.0
+#: More than any record takes, however it is escaped.
+EVENT_MAX_BYTES: Final = 32 * 1024 * 1024
 TRIES: Final = 10
 PAUSE_S: Final = 0.5
 
@@ -37,7 +39,7 @@ class Rejected(Refused):
 
 @dataclass(frozen=True, slots=True)
 class ServerEvent:
-    """One server-sent event: its name, its data, and its id when it can be come back to."""
+    """One server-sent event: its name, its data, and the id to come back with, once there is one."""
 
     event: str
     data: dict[str, Any]
@@ -119,7 +121,7 @@ class Conversation:
             if response.is_error:
                 response.read()
                 raise _rejected(response)
-            for event in read_events(response.iter_lines()):
+            for event in read_events(response):
                 if event.event == "admitted":
                     turn.id = str(event.data["turn_id"])
                 turn.cursor = event.id or turn.cursor
@@ -139,28 +141,11 @@ class Conversation:
         return found
 
 
-def read_events(lines: Iterable[str]) -> Iterator[ServerEvent]:
-    """Decode lines of an event stream whose data is JSON objects; comments and ``retry`` are read over."""
-    name, event_id = "message", None
-    data: list[str] = []
-    for line in lines:
-        if not line:
-            if data:
-                yield ServerEvent(name, json.loads("\n".join(data)), event_id)
-            name, event_id = "message", None
-            data.clear()
-            continue
-        field_name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        match field_name:
-            case "event":
-                name = value
-            case "data":
-                data.append(value)
-            case "id":
-                event_id = value
-            case _:
-                pass
+def read_events(response: httpx2.Response) -> Iterator[ServerEvent]:
+    """Decode an event stream whose data is JSON objects; an event without an id has that of the last record."""
+    for event in httpx2.EventSource(response, max_event_size=EVENT_MAX_BYTES):
+        if event.data:
+            yield ServerEvent(event.event, json.loads(event.data), event.id or None)
 
 
 def _rejected(response: httpx2.Response) -> TurnkeeperError:

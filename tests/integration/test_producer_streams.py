@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,7 +14,6 @@ import httpx2
 import pytest
 
 from producer.admission import admit_turn
-from producer.dev.talk import ServerEvent, read_events
 from producer.routes.streams import answer_with_events
 from producer.wire import TurnRequest, admission_answer
 from shared.domain.errors import StoreUnavailable
@@ -35,6 +35,7 @@ from tests.support.producers import (
     open_turn,
     running_producer,
 )
+from tests.support.sse import Frame, FrameDecoder, frames_of
 from tests.support.waiting import await_until
 
 WITHIN_S = 20.0
@@ -45,35 +46,32 @@ class Reader:
 
     def __init__(self, response: httpx2.Response) -> None:
         self.response = response
-        self._lines = response.aiter_lines()
-        self.raw: list[str] = []
+        self.decoder = FrameDecoder()
+        self._chunks = response.aiter_bytes()
+        self._read: deque[Frame] = deque()
 
-    async def event(self) -> ServerEvent | None:
+    async def event(self) -> Frame | None:
         """Return the next event, None at the end of the stream."""
         async with asyncio.timeout(WITHIN_S):
-            lines: list[str] = []
-            async for line in self._lines:
-                self.raw.append(line)
-                lines.append(line)
-                if not line:
-                    found = list(read_events(lines))
-                    if found:
-                        return found[0]
-                    lines.clear()
-        return None
+            while not self._read:
+                chunk = await anext(self._chunks, None)
+                if chunk is None:
+                    return None
+                self._read.extend(self.decoder.feed(chunk))
+        return self._read.popleft()
 
-    async def until(self, *names: str) -> list[ServerEvent]:
+    async def until(self, *names: str) -> list[Frame]:
         """Return the events up to and with the first of these names."""
-        events: list[ServerEvent] = []
+        events: list[Frame] = []
         while (event := await self.event()) is not None:
             events.append(event)
             if event.event in names:
                 return events
         raise AssertionError(f"the stream ended before {names}: {[e.event for e in events]}")
 
-    async def rest(self) -> list[ServerEvent]:
+    async def rest(self) -> list[Frame]:
         """Return all events to the end of the stream."""
-        events: list[ServerEvent] = []
+        events: list[Frame] = []
         while (event := await self.event()) is not None:
             events.append(event)
         return events
@@ -99,11 +97,11 @@ async def feed_writer(redis_url: str) -> AsyncIterator[FeedWriter]:
         await feed.close()
 
 
-def kinds(events: list[ServerEvent]) -> list[str]:
+def kinds(events: list[Frame]) -> list[str]:
     return [e.event for e in events]
 
 
-def held_text(events: list[ServerEvent]) -> str:
+def held_text(events: list[Frame]) -> str:
     """What a reader holds who follows the rules of delta, snapshot and reset."""
     text = ""
     for event in events:
@@ -215,7 +213,7 @@ async def test_filters_change_what_is_shown_and_no_id(database_url: str) -> None
         ) as reader:
             events = await reader.rest()
         shown = [(e.event, e.id) for e in events if e.event != "delta"]
-        assert shown == [("turn.started", "1"), ("turn.ended", "3"), ("end", None)]
+        assert shown == [("turn.started", "1"), ("turn.ended", "3"), ("end", "")]
         for params in ({"kinds": "nonsense"}, {"kinds": "request.prepared"}, {"after": "-1"}, {"since": "1"}):
             assert (await client.get(turn["links"]["events"], params=params)).status_code == 422
 
@@ -295,7 +293,7 @@ async def test_a_drain_ends_streams_and_waits_with_a_hint_when_to_come_back(data
         refused = await client.post(f"/v1/sessions/{session}/turns", json={"message": "hi"})
         ready = await client.get("/readyz")
         ping = (await client.get("/ping")).json()
-    assert any(line.startswith("retry: ") for line in reader.raw)
+    assert reader.decoder.retries == [1000]
     assert waited["finished"] is False
     assert (refused.status_code, refused.json()["code"]) == (503, "turn.refused")
     assert refused.headers["Retry-After"]
@@ -364,8 +362,7 @@ async def test_a_turn_that_is_admitted_and_cannot_be_followed_is_acknowledged_be
 
         await response({"type": "http"}, asyncio.Event().wait, send)  # type: ignore[arg-type]  # it never leaves
         assert (sent[0]["type"], sent[0]["status"]) == ("http.response.start", 200)
-        lines = b"".join(message.get("body", b"") for message in sent).decode().splitlines()
-        events = list(read_events(lines))
+        events = list(frames_of(message.get("body", b"") for message in sent))
         assert [event.event for event in events] == ["admitted", "problem"]
         assert events[0].data["turn_id"] == str(receipt.turn_id)
         assert events[1].data["code"] == "store.unavailable"

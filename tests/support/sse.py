@@ -1,4 +1,4 @@
-"""Reads server-sent events as a browser would, over a real HTTP client."""
+"""Reads server-sent events as their specification says, over a real HTTP client."""
 
 from __future__ import annotations
 
@@ -12,25 +12,53 @@ import httpx2
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One event: its id ("" for none), name and decoded data."""
+    """One event: its own id ("" for none), name and decoded data."""
 
     id: str
     event: str
     data: Any
 
 
-def frames_of(lines: Iterable[str]) -> Iterator[Frame]:
-    """Yield the events of a stream's lines; comments are passed over."""
-    fields: dict[str, str] = {}
-    for line in lines:
-        if not line:
-            if "data" in fields:
-                data = json.loads(fields["data"])
-                yield Frame(fields.get("id", ""), fields.get("event", "message"), data)
-            fields = {}
-        elif not line.startswith(":"):
-            name, _, value = line.partition(":")
-            fields[name] = value.removeprefix(" ")
+class FrameDecoder:
+    """Splits the bytes of a stream into its events.
+
+    Unlike a browser's, an event without an id has none here, and ``retries`` keeps what reconnection times were told.
+    """
+
+    def __init__(self, retries: list[int] | None = None) -> None:
+        self.retries = retries if retries is not None else []
+        self._rest = b""
+        self._fields: dict[str, str] = {}
+
+    def feed(self, chunk: bytes) -> Iterator[Frame]:
+        """Yield the events that the next bytes complete."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for raw in lines:
+            line = raw.removesuffix(b"\r").decode()
+            if not line:
+                yield from self._dispatch()
+            elif not line.startswith(":"):
+                name, _, value = line.partition(":")
+                self._take(name, value.removeprefix(" "))
+
+    def _take(self, name: str, value: str) -> None:
+        if name == "data" and "data" in self._fields:
+            value = f"{self._fields['data']}\n{value}"
+        if name == "retry":
+            self.retries.append(int(value))
+        self._fields[name] = value
+
+    def _dispatch(self) -> Iterator[Frame]:
+        fields, self._fields = self._fields, {}
+        if "data" in fields:
+            yield Frame(fields.get("id", ""), fields.get("event", "message"), json.loads(fields["data"]))
+
+
+def frames_of(chunks: Iterable[bytes]) -> Iterator[Frame]:
+    """Yield the events of a whole stream; comments are passed over, and an event that is cut off counts for nothing."""
+    decoder = FrameDecoder()
+    for chunk in chunks:
+        yield from decoder.feed(chunk)
 
 
 def read_frames(
@@ -43,4 +71,4 @@ def read_frames(
     method = "GET" if body is None else "POST"
     with client.stream(method, path, json=body, headers=headers) as answer:
         assert answer.status_code == 200, answer.read().decode()
-        return list(frames_of(answer.iter_lines()))
+        return list(frames_of(answer.iter_bytes()))
