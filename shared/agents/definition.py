@@ -1,4 +1,4 @@
-"""Agents and their policies, checked when they are built."""
+"""Agents, checked when they are built."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from shared.agents.policy import Policy
 from shared.agents.tools import Tool
+from shared.agents.turn import Use
 from shared.domain.bounds import check_identity, check_text
 from shared.domain.errors import ConfigError, InvalidInput
 from shared.turns.queue import OnWorkerLoss
@@ -16,33 +18,12 @@ INSTRUCTIONS_MAX_BYTES = 262_144
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """Bounds of one turn (decision 30). Durations are seconds, by the database's clock, over all attempts."""
-
-    max_steps: int = 32
-    max_tool_calls: int = 64
-    max_duration_s: float = 600.0
-    tool_concurrency: int = 4
-
-    def __post_init__(self) -> None:
-        for name, kind, low, high in (
-            ("max_steps", int, 1, 1_000),
-            ("max_tool_calls", int, 0, 10_000),
-            ("max_duration_s", int | float, 0.1, 86_400),
-            ("tool_concurrency", int, 1, 64),
-        ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
-                what = "a whole number of" if kind is int else "seconds,"
-                raise ConfigError(f"policy {name} must be {what} {low}..{high}", field=f"policy.{name}")
-
-
-@dataclass(frozen=True, slots=True)
 class Agent:
     """An agent: what it is told, the model it asks, the tools it may call.
 
     ``revision`` names this definition: a turn admitted under a revision is run by workers that serve it (DST-26).
-    ``model=None`` takes ``TURNKEEPER_MODEL``. ``on_worker_loss`` says what becomes of a turn whose worker died.
+    ``model=None`` takes ``TURNKEEPER_MODEL``. ``on_worker_loss`` says what becomes of a turn whose worker died. ``use`` is
+    the body of its turns; without one a body runs the step loop once and answers with what the model said.
     """
 
     name: str
@@ -52,6 +33,7 @@ class Agent:
     policy: Policy = field(default_factory=Policy)
     revision: str = "1"
     on_worker_loss: OnWorkerLoss = "continue"
+    use: Use | None = None
 
     def __post_init__(self) -> None:
         if not AGENT_NAME.fullmatch(self.name):
@@ -66,6 +48,8 @@ class Agent:
             raise ConfigError(
                 "on_worker_loss must be continue or interrupt", field=f"agent.{self.name}.on_worker_loss"
             )
+        if self.use is not None and not callable(self.use):
+            raise ConfigError("use must be an async function of a Turn", field=f"agent.{self.name}.use")
         object.__setattr__(self, "tools", tuple(self.tools))
         names = [t.name for t in self.tools]
         if len(set(names)) != len(names):

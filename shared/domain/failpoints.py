@@ -23,6 +23,7 @@ POINTS: Final = (
     "turn.tool-started",
     "turn.tool-done",
     "turn.step-stored",
+    "turn.run-stored",
     "turn.reply-ready",
     "turn.ended",
     "admission.committed",

@@ -50,12 +50,16 @@ class TurnStarted(Payload):
 
 
 class TurnReply(Payload):
-    """``turn.reply``: the outcome and the reply's text. ``step`` is the step whose message holds the text, if one does."""
+    """``turn.reply``: the outcome and the reply's text.
+
+    ``step`` is the step whose message holds the text, if one does, ``run`` its run; a run that is not told is run 0.
+    """
 
     outcome: Literal["completed", "partial", "failed"]
     text: str | None = None
     exhausted: Literal["tokens", "steps", "tool-calls"] | None = None
     reason: str | None = None
+    run: int | None = None
     step: int | None = None
 
 
@@ -147,6 +151,21 @@ class StepUsage(Payload):
     usage: dict[str, int]
 
 
+class RunEnded(Payload):
+    """``run.ended``: a run of the step loop ended, before the turn's body goes on.
+
+    ``reason`` says why a partial run stopped; of a failed one it is the error's code, beside its message. A run's text is
+    its last step's message.
+    """
+
+    run_id: str
+    run: int
+    step: int
+    outcome: Literal["completed", "partial", "failed"]
+    reason: str
+    failure: str | None = None
+
+
 class ToolStarted(Payload):
     """``tool.started``: a handler is about to run. Holds no input (FOL-12)."""
 
@@ -193,6 +212,14 @@ class MemoryToolResult(Payload):
     replaced_characters: bool | None = None
 
 
+class MemorySection(Payload):
+    """``memory.section``: context that the host recorded for the model to read, at its place in the conversation."""
+
+    entry: str
+    run_id: str
+    text: str
+
+
 SCHEMAS: Final[dict[str, type[Payload]]] = {
     "turn.started": TurnStarted,
     "turn.reply": TurnReply,
@@ -202,19 +229,26 @@ SCHEMAS: Final[dict[str, type[Payload]]] = {
     "step.started": StepStarted,
     "step.ended": StepEnded,
     "step.usage": StepUsage,
+    "run.ended": RunEnded,
     "tool.started": ToolStarted,
     "tool.completed": ToolCompleted,
+    "memory.section": MemorySection,
     "memory.message": MemoryMessage,
     "memory.tool-result": MemoryToolResult,
 }
 _KIND_OF: Final = {schema: kind for kind, schema in SCHEMAS.items()}
 
 #: Kinds that memory, and so a prompt, is rebuilt from.
-MEMORY_KINDS: Final = ("turn.started", "memory.message", "memory.tool-result", "turn.reply")
+MEMORY_KINDS: Final = (
+    "turn.started",
+    "memory.section",
+    "memory.message",
+    "memory.tool-result",
+    "turn.reply",
+)
 
 JOURNAL_KINDS: Final = frozenset(SCHEMAS) | {
     "memory.system",
-    "memory.section",
     "memory.step",
     "memory.digest",
     "memory.skills",

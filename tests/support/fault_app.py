@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from shared.agents import Agent, App, Policy, ToolContext, tool
+from shared.agents import Agent, App, Policy, ToolContext, Turn, TurnOutcome, tool
 
 #: One file a call, appended with O_APPEND: the kernel keeps lines whole, whoever is killed.
 EFFECTS = Path(os.path.expandvars("$TURNKEEPER_HOME")) / "effects.log"
@@ -43,6 +43,14 @@ def dawdle(seconds: float, context: ToolContext) -> str:
     return "done"
 
 
+async def run_twice(turn: Turn) -> TurnOutcome:
+    """Run the step loop for the user's message, and again for a word of the host's."""
+    first = await turn.run()
+    await turn.context("Say goodbye.")
+    second = await turn.run()
+    return TurnOutcome("completed", f"{first.text} / {second.text}")
+
+
 app = App(
     agents=[
         Agent(
@@ -57,5 +65,6 @@ app = App(
             tools=[pay],
             on_worker_loss="interrupt",
         ),
+        Agent(name="twice", instructions="You are under test.", tools=[pay], use=run_twice),
     ]
 )

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from shared.agents import Agent, App, Policy, Tool
+from shared.agents import Agent, App, Policy, Tool, Use
 from shared.domain.errors import StoreUnavailable
 from shared.domain.failpoints import Failpoints
 from shared.domain.ids import OwnerId, SessionId, TurnId, WorkerId, new_run_id, new_session_id, new_turn_id
@@ -242,6 +242,7 @@ class TurnWorld:
         *tools: Tool,
         policy: Policy | None = None,
         on_worker_loss: Literal["continue", "interrupt"] = "continue",
+        use: Use | None = None,
     ) -> None:
         self.model = model
         self.agent = Agent(
@@ -250,6 +251,7 @@ class TurnWorld:
             tools=tools,
             policy=policy or Policy(),
             on_worker_loss=on_worker_loss,
+            use=use,
         )
         self.store = InprocStore(loop_clock)
         self.queue = FaultyQueue(self.store)

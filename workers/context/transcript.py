@@ -10,6 +10,7 @@ from shared.models.types import AssistantMessage, Message, ToolCall, ToolMessage
 from shared.sessions.records import Record
 from shared.sessions.vocabulary import (
     MemoryMessage,
+    MemorySection,
     MemoryToolResult,
     TurnReply,
     TurnStarted,
@@ -29,6 +30,10 @@ class Transcript:
     def with_user(self, entry: str, text: str) -> Transcript:
         """Return the transcript after a user's message."""
         return Transcript((*self.messages, UserMessage(text)), entry)
+
+    def with_context(self, entry: str, text: str) -> Transcript:
+        """Return the transcript after a context entry of the host, which the model reads as a message of its own."""
+        return self.with_user(entry, text)
 
     def with_step(self, message: MemoryMessage, results: Sequence[MemoryToolResult]) -> Transcript:
         """Return the transcript after a whole step: an assistant message and the result of each of its calls.
@@ -60,6 +65,10 @@ def fold(records: Iterable[Record], start: Transcript | None = None) -> Transcri
             case "memory.tool-result":
                 state.since = state.since or record
                 state.results.append(read_stored(MemoryToolResult, record))
+            case "memory.section":
+                state.settle()
+                section = read_stored(MemorySection, record)
+                state.transcript = state.transcript.with_context(section.entry, section.text)
             case "turn.reply":
                 state.settle()
                 state.add_host_reply(read_stored(TurnReply, record))

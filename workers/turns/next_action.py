@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
+from shared.agents.turn import RunResult
+from shared.domain.errors import TurnkeeperError, error_of
 from shared.sessions.records import Record
 from shared.sessions.vocabulary import (
     MemoryMessage,
+    Payload,
     RequestPrepared,
+    RunEnded,
     StepResponse,
     StepUsage,
     TurnEnded,
@@ -16,20 +21,31 @@ from shared.sessions.vocabulary import (
     TurnStarted,
     read_stored,
 )
+from workers.turns.progress import sum_usage
 
 
 @dataclass(frozen=True, slots=True)
 class TurnLog:
-    """A turn as its own records tell it. ``steps`` are whole ones; ``calls`` counts the calls of those."""
+    """A turn as its own records tell it.
+
+    ``results`` are its runs that ended, in order: what each came to, or the error that it raised. ``run`` is the ordinal
+    of the run after them; ``steps`` (whole ones), ``run_calls``, ``response`` and ``header`` are that run's. ``calls``,
+    ``entries`` and ``contexts`` (context entries) count over the turn.
+    """
 
     started: TurnStarted | None = None
     ended: TurnEnded | None = None
     reply: TurnReply | None = None
+    run: int = 0
     steps: int = 0
+    run_calls: int = 0
     calls: int = 0
+    entries: int = 1
+    contexts: int = 0
     response: StepResponse | None = None
     header: RequestPrepared | None = None
-    usages: tuple[StepUsage, ...] = field(default=())
+    usages: tuple[StepUsage, ...] = ()
+    results: tuple[RunResult | TurnkeeperError, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,34 +82,42 @@ class AlreadyEnded:
     ended: TurnEnded
 
 
+#: Kinds of which the last one counts, and where it is kept.
+_WHOLE: Final[Mapping[str, tuple[str, type[Payload]]]] = {
+    "turn.started": ("started", TurnStarted),
+    "turn.ended": ("ended", TurnEnded),
+    "turn.reply": ("reply", TurnReply),
+    "request.prepared": ("header", RequestPrepared),
+    "step.response": ("response", StepResponse),
+}
+
 NextAction = Open | AskModel | SettleCalls | EndWithReply | AlreadyEnded
 
 
 def read_turn(records: Iterable[Record]) -> TurnLog:
     """Fold a turn's own records, in seq order. Raises ``CorruptRecord`` for one that does not decode."""
-    started = ended = reply = response = header = None
-    steps = calls = 0
-    usages: list[StepUsage] = []
+    log, text = TurnLog(), ""
     for record in records:
         match record.kind:
-            case "turn.started":
-                started = read_stored(TurnStarted, record)
-            case "turn.ended":
-                ended = read_stored(TurnEnded, record)
-            case "turn.reply":
-                reply = read_stored(TurnReply, record)
-            case "request.prepared":
-                header = read_stored(RequestPrepared, record)
-            case "step.response":
-                response = read_stored(StepResponse, record)
+            case kind if kind in _WHOLE:
+                name, schema = _WHOLE[kind]
+                last: dict[str, Any] = {name: read_stored(schema, record)}
+                log = replace(log, **last)
             case "step.usage":
-                usages.append(read_stored(StepUsage, record))
+                log = replace(log, usages=(*log.usages, read_stored(StepUsage, record)))
+            case "memory.section":
+                log = replace(log, entries=log.entries + 1, contexts=log.contexts + 1)
             case "memory.message":
                 message = read_stored(MemoryMessage, record)
-                steps, calls = message.step + 1, calls + len(message.calls)
-            case _:
-                continue
-    return TurnLog(started, ended, reply, steps, calls, response, header, tuple(usages))
+                log, text = _after_step(log, message), message.text
+            case "run.ended":
+                log = _after_run(log, read_stored(RunEnded, record), text)
+    return log
+
+
+def is_unsettled(log: TurnLog) -> bool:
+    """Say whether the run's last stored response has calls whose step is not whole yet."""
+    return log.response is not None and log.response.step == log.steps
 
 
 def next_action(log: TurnLog) -> NextAction:
@@ -102,8 +126,40 @@ def next_action(log: TurnLog) -> NextAction:
         return AlreadyEnded(log.ended)
     if log.reply is not None:
         return EndWithReply(log.reply)
-    if log.response is not None and log.response.step == log.steps:
+    if log.response is not None and is_unsettled(log):
         return SettleCalls(log.response)
     if log.started is None:
         return Open()
     return AskModel(log.steps, prepared=log.header is not None and log.header.step == log.steps)
+
+
+def _after_step(log: TurnLog, message: MemoryMessage) -> TurnLog:
+    calls = len(message.calls)
+    return replace(
+        log,
+        steps=message.step + 1,
+        run_calls=log.run_calls + calls,
+        calls=log.calls + calls,
+        entries=log.entries + 1 + calls,
+    )
+
+
+def _after_run(log: TurnLog, ended: RunEnded, text: str) -> TurnLog:
+    """Close a run: the next begins without steps. Calls of a step that never became whole keep their numbers."""
+    unsettled = log.response.calls if is_unsettled(log) and log.response is not None else ()
+    usage = sum_usage([u.usage for u in log.usages if u.run == ended.run])
+    result: RunResult | TurnkeeperError
+    if ended.outcome == "failed":
+        result = error_of(ended.reason, ended.failure or "")
+    else:
+        result = RunResult(ended.outcome, ended.reason, text, ended.run, ended.step, usage)
+    return replace(
+        log,
+        run=ended.run + 1,
+        steps=0,
+        run_calls=0,
+        calls=log.calls + len(unsettled),
+        response=None,
+        header=None,
+        results=(*log.results, result),
+    )

@@ -14,17 +14,14 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, TypeVar
-
-from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
+from typing import Final
 
 from shared.agents import Agent, App
-from shared.domain.bounds import clean_text
 from shared.domain.errors import (
     Broken,
-    CorruptRecord,
+    Defect,
     FenceLost,
     SessionBusy,
     TurnkeeperError,
@@ -33,40 +30,29 @@ from shared.domain.errors import (
     describe_error,
 )
 from shared.domain.failpoints import Failpoints
-from shared.domain.ids import OwnerId, SessionId, TurnId
+from shared.domain.ids import OwnerId, TurnId
 from shared.feed.port import ChangeHints, FeedWriter, TurnFeed
+from shared.host.endings import HostFailure, turn_ending_of
 from shared.models.port import ChatModel
-from shared.sessions.log import READ_MAX_RECORDS, TITLE_CHARS, SessionLog
-from shared.sessions.records import Record
-from shared.sessions.vocabulary import (
-    MEMORY_KINDS,
-    TurnEnded,
-    TurnReply,
-    TurnStarted,
-    UserMessage,
-)
-from shared.turns.queue import CallEntry, Claim, Ended, Ending, Opened, Outcome, TurnQueue
+from shared.sessions.log import SessionLog
+from shared.sessions.vocabulary import TurnEnded, TurnReply
+from shared.turns.queue import Claim, Ended, Ending, Outcome, TurnQueue
 from workers.cancellation import is_cancelled
-from workers.context.transcript import fold
 from workers.executor import BoundedExecutor
+from workers.turns.body.lifecycle import NoReactions, run_body
+from workers.turns.body.turn import HostTurn
 from workers.turns.holdings import Holding, Holdings
-from workers.turns.loop import Closing, Progress, StepLoop, sum_usage
-from workers.turns.next_action import (
-    AlreadyEnded,
-    AskModel,
-    EndWithReply,
-    Open,
-    SettleCalls,
-    TurnLog,
-    next_action,
-    read_turn,
-)
+from workers.turns.loop import LoopParts
+from workers.turns.next_action import AlreadyEnded, EndWithReply
+from workers.turns.opening import Opener, OpenTurn, started_of, title_of
+from workers.turns.progress import Closing, TurnRef
+from workers.turns.step_records import closing_of
 from workers.turns.writer import TurnWriter
 
 _log: Final = logging.getLogger(__name__)
 
-DEFECT: Final = "turn.defect"
-T = TypeVar("T")
+#: How long a drain that began while a turn's end was being written waits for it.
+END_WHEN_CANCELLED_S: Final = 3.0
 
 
 #: Gives the transient context of a turn: (owner, the user's text) → text for the model, or "".
@@ -117,7 +103,7 @@ class TurnRunner:
         try:
             if holding.lost is None:
                 await self.failpoints.hit("turn.claimed")
-                await self._attempt(claim)
+                await self._attempt(holding)
         except FenceLost as error:
             self.counts.stale_writes_refused += 1
             _log.info("a write was refused: %s", error, extra=_about(claim) | {"code": error.code})
@@ -135,32 +121,43 @@ class TurnRunner:
 
     # --- one attempt -----------------------------------------------------------------------------------------
 
-    async def _attempt(self, claim: Claim) -> None:
+    async def _attempt(self, holding: Holding) -> None:
+        claim = holding.claim
         writer = self._writer(claim)
         feed = self.feed.writer(claim.turn_id, claim.fence.epoch)
-        loop: StepLoop | None = None
+        turn: HostTurn | None = None
         try:
             try:
-                loop = self._loop(claim, self.app.agent(claim.agent), writer, feed)
-                log = await self._open(claim, loop, writer)
+                parts = self._parts(claim, self.app.agent(claim.agent), writer, feed)
+                opened = await self._opener.open(claim, parts, writer)
+                turn = opened.turn
+                self.counts.taken_over += opened.taken_over
                 await self.failpoints.hit("turn.opened")
-                closing = await self._steps(claim, loop, log)
-                ended = await _end(writer, closing)
-            except (FenceLost, SessionBusy):
-                raise
-            except (Exception, asyncio.CancelledError) as error:
+                closing = await self._close(claim, opened, parts)
+                ended = await self._end(holding, writer, closing)
+            except (Exception, BaseExceptionGroup, asyncio.CancelledError) as error:
                 # Whatever escapes a turn is stored as its end (decision 3); a cancellation that is not ours too: taken for
                 # ours, it would hand the turn back, uncounted, again and again.
                 if isinstance(error, asyncio.CancelledError) and is_cancelled():
                     raise
-                closing = await self._failure(claim, writer, loop, error)
-                ended = await _end(writer, closing)
+                if writer.refused is not None:  # whatever a body made of it
+                    raise writer.refused from error
+                if writer.opened is None and isinstance(error, SessionBusy):
+                    raise
+                closing = await self._failure(claim, writer, turn, error)
+                ended = await self._end(holding, writer, closing)
             feed.close(ended=True)
         finally:
             feed.close()
+            if turn is not None:
+                await turn.tasks.cancel()
         self._note_end(closing.ending.outcome)
         await self.failpoints.hit("turn.ended")
         self._ring_promoted(ended)
+
+    @property
+    def _opener(self) -> Opener:
+        return Opener(queue=self.queue, log=self.log)
 
     def _writer(self, claim: Claim) -> TurnWriter:
         return TurnWriter(
@@ -170,80 +167,48 @@ class TurnRunner:
             on_step=lambda: self.holdings.note_step(claim),
         )
 
-    def _loop(self, claim: Claim, agent: Agent, writer: TurnWriter, feed: TurnFeed) -> StepLoop:
-        return StepLoop(
-            claim=claim,
+    def _parts(self, claim: Claim, agent: Agent, writer: TurnWriter, feed: TurnFeed) -> LoopParts:
+        return LoopParts(
+            turn=TurnRef(claim.session_id, claim.owner, claim.turn_id, claim.run_id),
             agent=agent,
             model_name=agent.model or self.default_model,
             model=self.app.model or self.model,
-            writer=writer,
+            journal=writer,
             feed=feed,
             executor=self.executor,
             failpoints=self.failpoints,
         )
 
-    async def _open(self, claim: Claim, loop: StepLoop, writer: TurnWriter) -> TurnLog:
-        """Open the turn with the first request's header in one commit, or take over what an earlier attempt opened."""
-        if claim.number is not None:
-            return await self._stand(claim, loop, await writer.open([], title=None))
-        started = _started(claim)
-        history = fold(await self._read(claim.session_id, kinds=MEMORY_KINDS))
-        # The number is given by the database as it opens; nothing in the first header depends on it.
-        progress = Progress(history.with_user(started.entry, started.user_message.text), number=0)
-        header = loop.step_header(progress)
-        opened = await writer.open([started, *header], title=_title(started))
-        if opened.result != "opened":
-            return await self._stand(claim, loop, opened)
-        loop.progress = replace(progress, number=opened.number)
-        return TurnLog(started=started, header=loop.request_header(progress))
-
-    async def _stand(self, claim: Claim, loop: StepLoop, opened: Opened) -> TurnLog:
-        """Read where an open turn stands: after the takeover, so that nothing of the old holder can follow."""
-        self.counts.taken_over += opened.result == "took-over"
-        log = read_turn(await self._read(claim.session_id, kinds=(), turn=opened.number))
-        earlier = await self._read(claim.session_id, kinds=MEMORY_KINDS)
-        calls = await _known(lambda: self.queue.calls(claim.session_id, claim.turn_id))
-        loop.ledger.update((c.invocation_id, c) for c in calls)
-        loop.progress = Progress(
-            fold(earlier),
-            number=opened.number,
-            step=log.steps,
-            calls=log.calls,
-            usages=tuple(u.usage for u in log.usages),
-        )
-        return log
-
-    async def _steps(self, claim: Claim, loop: StepLoop, log: TurnLog) -> Closing:
+    async def _close(self, claim: Claim, opened: OpenTurn, parts: LoopParts) -> Closing:
         """Do what :func:`next_action` says, within the turn's time; return the closing commit."""
-        assert loop.progress is not None, "an open turn stands somewhere"
+        turn = opened.turn
         try:
             async with asyncio.timeout(_time_left(claim)) as limit:
-                match next_action(log):
+                match opened.action:
                     case AlreadyEnded(ended):
-                        usage = sum_usage(loop.progress.usages)
-                        return Closing((), Ending(ended.reason, ended.code, ended.failure, usage))
+                        return Closing((), Ending(ended.reason, ended.code, ended.failure, turn.usage))
                     case EndWithReply(reply):
-                        ending = Ending(reply.outcome, usage=sum_usage(loop.progress.usages))
+                        ending = Ending(reply.outcome, usage=turn.usage)
                         return Closing((TurnEnded(reason=reply.outcome),), ending)
-                    case SettleCalls(response):
-                        loop.recalled = await self._recall(claim, log)
-                        return await loop.run(loop.progress, response, prepared=True)
-                    case AskModel(prepared=prepared):
-                        loop.recalled = await self._recall(claim, log)
-                        return await loop.run(loop.progress, None, prepared=prepared)
-                    case Open():
-                        raise CorruptRecord("an open turn has no turn.started", session=claim.session_id)
+                parts.recalled = await self._recall(claim, turn.user_message.text)
+                await turn.turn_memory.persist_message()
+                if parts.agent.use is None:
+                    return closing_of(await turn.run_once())
+                outcome, _ = await run_body(partial(parts.agent.use, turn), turn.tasks, NoReactions())
         except TimeoutError as error:
             if not limit.expired():
                 raise
             raise TurnTimeout(f"the turn took longer than {claim.max_duration_s:g} s") from error
+        await self.failpoints.hit("turn.reply-ready")
+        reply = turn.turn_memory.reply_of(outcome)
+        return Closing((reply, TurnEnded(reason=reply.outcome)), Ending(reply.outcome, usage=turn.usage))
 
-    async def _recall(self, claim: Claim, log: TurnLog) -> str:
+    async def _recall(self, claim: Claim, text: str) -> str:
         """Return what memory adds to this turn's prompt; the empty text when it has nothing or cannot be asked."""
-        if self.recall is None or log.started is None:
+        if self.recall is None:
             return ""
         try:
-            return await self.recall(claim.owner, log.started.user_message.text)
+            return await self.recall(claim.owner, text)
         except TurnkeeperError as error:
             _log.warning(
                 "a turn runs without recall: %s", error.code, extra=_about(claim) | {"code": error.code}
@@ -261,34 +226,46 @@ class TurnRunner:
         return ""
 
     async def _failure(
-        self, claim: Claim, writer: TurnWriter, loop: StepLoop | None, error: BaseException
+        self, claim: Claim, writer: TurnWriter, turn: HostTurn | None, error: BaseException
     ) -> Closing:
         """Return the closing commit of a failed turn: a reply without text, the stable code, calls left open unknown.
 
         A turn that failed before it could be opened is opened for it, so that its end has a place in the log.
         """
-        code = error.code if isinstance(error, TurnkeeperError) else DEFECT
-        if code == DEFECT:
-            _log.error("a turn met a defect", extra=_about(claim), exc_info=error)
+        payloads, usage = ([], {}) if turn is None else turn.cut_short()
+        ending = turn_ending_of(_as_ours(error), usage)
+        if not isinstance(error, TurnkeeperError):
+            _log.error("a turn failed: %s", ending.code, extra=_about(claim), exc_info=error)
         if writer.opened is None:
-            started = [] if claim.number is not None else [_started(claim)]
-            await writer.open(started, title=_title(*started) if started else None)
-        calls = await _known(lambda: self.queue.calls(claim.session_id, claim.turn_id))
-        open_calls = tuple(
-            CallEntry(c.invocation_id, c.step, c.ordinal, c.name, c.argument_digest, c.token, "unknown")
-            for c in calls
-            if c.state in ("planned", "started")
+            started = [] if claim.number is not None else [started_of(claim)]
+            await writer.open(started, title=title_of(*started) if started else None)
+        open_calls = await self._opener.open_calls(claim)
+        end = TurnEnded(reason=ending.reason, code=ending.code, failure=ending.failure)
+        return Closing(
+            (*payloads, TurnReply(outcome="failed"), end),
+            Ending(ending.reason, ending.code, ending.failure, usage),
+            tuple(open_calls),
         )
-        failure = clean_text(describe_error(error))[0]
-        payloads, usage = ([], {}) if loop is None else loop.cut_short()
-        payloads += [TurnReply(outcome="failed"), TurnEnded(reason="failed", code=code, failure=failure)]
-        return Closing(tuple(payloads), Ending("failed", code, failure, usage), open_calls)
 
     # --- ends ------------------------------------------------------------------------------------------------
 
     def _note_end(self, outcome: Outcome) -> None:
         self.counts.ended[outcome] = self.counts.ended.get(outcome, 0) + 1
         self.on_end()
+
+    async def _end(self, holding: Holding, writer: TurnWriter, closing: Closing) -> Ended:
+        """Write the closing commit. A drain that begins meanwhile waits for it: what a body returned is stored (TRN-24)."""
+        ending = asyncio.create_task(writer.end(closing.payloads, closing.ending, calls=closing.calls))
+        try:
+            return await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            if holding.lost is None and not ending.done():
+                await asyncio.wait({ending}, timeout=END_WHEN_CANCELLED_S)
+            if not ending.done() or ending.cancelled():
+                raise
+            return ending.result()
+        finally:
+            ending.cancel()
 
     def _ring_promoted(self, ended: Ended) -> None:
         if ended.promoted is not None:
@@ -319,52 +296,12 @@ class TurnRunner:
         self._ring_promoted(ended)
         return True
 
-    async def _read(
-        self, session_id: SessionId, *, kinds: Sequence[str], turn: int | None = None
-    ) -> list[Record]:
-        """Read all records of some kinds, or all of one turn, page by page."""
-        records: list[Record] = []
-        full = True
-        while full:
-            after = records[-1].seq if records else 0
-            page = await _known(partial(self.log.read, session_id, after=after, kinds=kinds, turn=turn))
-            records.extend(page)
-            full = len(page) == READ_MAX_RECORDS
-        return records
 
-
-async def _end(writer: TurnWriter, closing: Closing) -> Ended:
-    return await writer.end(closing.payloads, closing.ending, calls=closing.calls)
-
-
-def _started(claim: Claim) -> TurnStarted:
-    return TurnStarted(
-        turn_id=str(claim.turn_id),
-        run_id=claim.run_id,
-        entry=f"{claim.run_id}:0",
-        origin="user",
-        key=claim.key,
-        user_message=UserMessage.model_validate(claim.message or {"text": ""}),
-        command=None if claim.command is None else dict(claim.command),
-        meta=None if claim.meta is None else dict(claim.meta),
-    )
-
-
-def _title(started: TurnStarted) -> str | None:
-    return started.user_message.text[:TITLE_CHARS] or None
-
-
-async def _known(read: Callable[[], Awaitable[T]]) -> T:
-    """Return what a read answers, asked again while the database is away; the lease's watchdog ends that."""
-    tries = AsyncRetrying(
-        retry=retry_if_exception_type(Unavailable),
-        wait=wait_random_exponential(multiplier=0.05, max=2.0),
-        reraise=True,
-    )
-    async for attempt in tries:
-        with attempt:
-            return await read()
-    raise AssertionError("unreachable: the tries have no end")
+def _as_ours(error: BaseException) -> BaseException:
+    """Return what a turn failed with: what is neither typed nor a host's own is our defect (decision 3)."""
+    if isinstance(error, TurnkeeperError | HostFailure):
+        return error
+    return Defect(describe_error(error))
 
 
 def _time_left(claim: Claim) -> float | None:

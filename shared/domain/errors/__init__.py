@@ -17,16 +17,20 @@ from shared.domain.errors.conflicts import (
     KeyConflict,
     LeaseHeld,
     RevisionConflict,
+    RunCut,
     RunIdReused,
+    RunOpen,
     SessionBusy,
     SessionExists,
     TurnClosed,
     TurnDuplicate,
+    TurnUnstarted,
 )
 from shared.domain.errors.describing import (
     MESSAGE_MAX_CHARS,
     code_of,
     describe_error,
+    error_of,
 )
 from shared.domain.errors.families import (
     Broken,
@@ -148,7 +152,9 @@ __all__ = [
     "Refused",
     "ReservedKind",
     "RevisionConflict",
+    "RunCut",
     "RunIdReused",
+    "RunOpen",
     "SchemaOutOfRange",
     "SessionBusy",
     "SessionContended",
@@ -164,10 +170,12 @@ __all__ = [
     "TurnMissing",
     "TurnRefused",
     "TurnTimeout",
+    "TurnUnstarted",
     "TurnkeeperError",
     "Unauthenticated",
     "Unavailable",
     "UnsupportedMedia",
     "code_of",
     "describe_error",
+    "error_of",
 ]

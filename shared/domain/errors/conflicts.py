@@ -70,6 +70,27 @@ class TurnClosed(FenceLost):
     title = "Turn is closed"
 
 
+class RunOpen(Conflict):
+    """A run of the turn's step loop is under way: another, or a context entry, has to wait for its end."""
+
+    code = "turn.run-open"
+    title = "A run of the turn is under way"
+
+
+class RunCut(Conflict):
+    """The turn's body cancelled this run itself; bound a run by its policy to be told ``turn.timeout`` instead."""
+
+    code = "turn.run-cut"
+    title = "The run was cut by the turn's body"
+
+
+class TurnUnstarted(Conflict):
+    """Memory records nothing of a turn before the turn's message (TRN-130)."""
+
+    code = "turn.unstarted"
+    title = "The turn's message is not recorded yet"
+
+
 class HomeInUse(Conflict):
     """Another process runs on the same home folder; ``pid`` names it (OPS-01)."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 from shared.domain.errors.conflicts import TurnClosed
 from shared.domain.errors.families import TurnBeginError, TurnkeeperError
 from shared.domain.errors.limits import Defect
 from shared.domain.errors.outside import StoreBusy, StoreUnavailable
-from shared.domain.errors.requests import ReservedKind
+from shared.domain.errors.requests import InvalidInput, ReservedKind
 
 MESSAGE_MAX_CHARS = 500
 
@@ -40,6 +41,18 @@ def _text_of(error: BaseException) -> str:
         return str(error)
     except Exception:  # a host's exception may not even be able to say what it is
         return ""
+
+
+def error_of(code: str, message: str) -> TurnkeeperError:
+    """Return a stored failure as an error of the class that the code names, without its fields; a ``Defect`` for another."""
+    kind = next((kind for kind in _subclasses(TurnkeeperError) if kind.code == code), Defect)
+    return kind(message, field="", bound="") if issubclass(kind, InvalidInput) else kind(message)
+
+
+def _subclasses(kind: type[TurnkeeperError]) -> Iterator[type[TurnkeeperError]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from _subclasses(one)
 
 
 def _says_its_class(error: BaseException) -> bool:

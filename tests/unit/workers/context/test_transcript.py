@@ -18,6 +18,7 @@ from shared.sessions.records import Record
 from shared.sessions.vocabulary import (
     MEMORY_KINDS,
     MemoryMessage,
+    MemorySection,
     MemoryToolResult,
     Payload,
     StepEnded,
@@ -84,8 +85,9 @@ def results(said: MemoryMessage, entry: int) -> list[MemoryToolResult]:
 
 
 def turn_payloads(turn: int, steps: Sequence[int], *, replies: bool = True) -> list[Payload]:
-    payloads: list[Payload] = [started(turn)]
-    entry = 1
+    told = MemorySection(entry=f"r{turn}:1", run_id=f"r{turn}", text=f"told {turn}")
+    payloads: list[Payload] = [started(turn), told]
+    entry = 2
     for step, calls in enumerate([*steps, 0] if replies else steps):
         said = message(turn, entry, step, calls)
         payloads += [said, *results(said, entry + 1), StepEnded(run=0, step=step, status="completed")]
@@ -148,11 +150,12 @@ def test_messages_stand_as_they_were_said_and_the_last_entry_is_known() -> None:
     transcript = fold(log_of(turn_payloads(3, [1])))
     assert transcript.messages == (
         UserMessage("ask 3"),
+        UserMessage("told 3"),
         AssistantMessage("says 0", (ToolCall("c0.0", "t", "{}"),)),
         ToolMessage("c0.0", "t", "result 0"),
         AssistantMessage("says 1"),
     )
-    assert transcript.through == "r3:3"
+    assert transcript.through == "r3:4"
 
 
 def test_results_in_another_order_than_their_calls_do_not_pair() -> None:
@@ -175,7 +178,11 @@ def test_a_memory_row_that_does_not_decode_fails_naming_session_and_seq(kind: st
 @pytest.mark.behaviour("RSM-21", "RSM-33")
 def test_a_turn_that_was_cut_short_shows_its_message_and_its_whole_steps() -> None:
     transcript = fold(log_of([*turn_payloads(0, [1], replies=False), started(1)]))
-    assert [type(m) for m in transcript.messages] == [UserMessage, AssistantMessage, ToolMessage, UserMessage]
+    assert [type(m) for m in transcript.messages] == [
+        *(UserMessage, UserMessage),
+        *(AssistantMessage, ToolMessage),
+        UserMessage,
+    ]
 
 
 @pytest.mark.behaviour("RSM-34")
