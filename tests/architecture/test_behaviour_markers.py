@@ -17,7 +17,7 @@ BUILT_IN: Final = {"parametrize", "skip", "skipif", "xfail", "usefixtures", "fil
 
 def marks(source: Source) -> Iterator[ast.Attribute]:
     """Every ``pytest.mark.<name>`` of a file."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         match node:
             case ast.Attribute(value=ast.Attribute(attr="mark", value=ast.Name(id="pytest"))):
                 yield node
@@ -36,10 +36,11 @@ def test_every_behaviour_marker_cites_at_least_one_row() -> None:
     bare = [
         f"{source.path}:{node.lineno}"
         for source in sources_of_tests()
-        for node in ast.walk(source.tree)
+        for called in [set(marks(source))]
+        for node in source.nodes
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
-        and node.func in list(marks(source))
+        and node.func in called
         and node.func.attr == MARKER
         and not node.args
     ]

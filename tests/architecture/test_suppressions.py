@@ -21,6 +21,8 @@ _EXPLAINED: Final = re.compile(
 
 
 def unexplained(source: Source) -> Iterator[str]:
+    if not _SUPPRESSION.search(source.text):
+        return
     for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
         if token.type != tokenize.COMMENT or not _SUPPRESSION.search(token.string):
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +28,11 @@ class Source:
         """The parsed file."""
         return ast.parse(self.text, filename=self.path)
 
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Every node of the tree, walked once."""
+        return tuple(ast.walk(self.tree))
+
     @property
     def stem(self) -> str:
         """The file's name without its ending."""
@@ -40,17 +45,15 @@ class Source:
 
     def classes(self) -> Iterator[ast.ClassDef]:
         """Every class, nested ones included."""
-        return (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
+        return (node for node in self.nodes if isinstance(node, ast.ClassDef))
 
     def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
         """Every function, methods and nested ones included."""
-        return (
-            node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        )
+        return (node for node in self.nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
     def imports(self) -> Iterator[tuple[str, int]]:
         """The dotted name and line of every absolute import, wherever it stands in the file."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             match node:
                 case ast.Import(names=names):
                     yield from ((alias.name, node.lineno) for alias in names)
@@ -60,12 +63,12 @@ class Source:
     def strings(self) -> Iterator[tuple[str, int]]:
         """Every string constant that is no docstring, with its line; the fixed parts of f-strings included."""
         docstrings = {id(node) for node in self._docstrings()}
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
                 yield node.value, node.lineno
 
     def _docstrings(self) -> Iterator[ast.expr]:
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, Definition) and node.body and isinstance(node.body[0], ast.Expr):
                 yield node.body[0].value
 
@@ -89,6 +92,7 @@ def committed_texts() -> Iterator[tuple[str, str]]:
             continue  # an image
 
 
+@cache
 def _sources(folder: str) -> list[Source]:
     paths = [path for path in _files(ROOT / folder) if path.suffix == ".py"]
     return [Source(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")) for path in paths]
