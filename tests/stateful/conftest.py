@@ -1,0 +1,44 @@
+"""What the state machines drive, and how long they search."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg import AsyncConnection
+from psycopg.rows import dict_row
+
+from shared.conformance.turn_stage import TAKEOVER_LEASE_S
+from shared.database.pool import Database, Row
+from tests.stateful.sides import InprocWorks, PostgresWorks, Side
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """The loop that runs every call of one test."""
+    with asyncio.Runner() as runner:
+        yield runner.get_loop()
+
+
+@pytest.fixture
+def twin() -> Side:
+    """The twin."""
+    return Side(InprocWorks())
+
+
+@pytest.fixture
+def postgres(database_url: str, loop: asyncio.AbstractEventLoop) -> Iterator[Side]:
+    """Postgres over real connections; its server is up for longer than a takeover judges by."""
+    with psycopg.connect(database_url) as connection:
+        up_for = f"{TAKEOVER_LEASE_S + 1} seconds"
+        connection.execute("SELECT pg_sleep_until(pg_postmaster_start_time() + %s::interval)", [up_for])
+    database = Database(database_url, connections=2)
+    loop.run_until_complete(database.open())
+    admin: AsyncConnection[Row] = loop.run_until_complete(
+        AsyncConnection.connect(database_url, autocommit=True, row_factory=dict_row)
+    )
+    yield Side(PostgresWorks(loop, database, admin))
+    loop.run_until_complete(admin.close())
+    loop.run_until_complete(database.close())
