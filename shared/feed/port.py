@@ -20,7 +20,8 @@ class FeedStats:
 
     ``flushes`` counts round trips that wrote, ``entries`` deltas and snapshots written, ``snapshots`` the latter of them,
     ``hints`` published ones, ``dropped`` deltas and hints given up, ``failures`` failed exchanges with the server,
-    ``read`` entries read. ``is_up`` says whether the last exchange worked; None before the first.
+    ``read`` entries read. ``is_up`` says whether the last exchange worked; None before the first. ``listening`` turns' texts
+    are listened to and ``watching`` channels watched as of now.
     """
 
     flushes: int = 0
@@ -31,6 +32,8 @@ class FeedStats:
     failures: int = 0
     read: int = 0
     is_up: bool | None = None
+    listening: int = 0
+    watching: int = 0
 
 
 class TurnFeed(Protocol):

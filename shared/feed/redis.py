@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -95,4 +96,5 @@ class RedisFeed:
 
     def stats(self) -> FeedStats:
         """See the port."""
-        return self._counts.stats()
+        counted = self._counts.stats()
+        return replace(counted, listening=self._reader.listening, watching=self._listener.watching)

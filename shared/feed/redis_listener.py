@@ -55,6 +55,11 @@ class RedisListener:
 
         return undo
 
+    @property
+    def watching(self) -> int:
+        """How many channels someone watches."""
+        return len(self._watchers) - 1
+
     async def close(self) -> None:
         """Stop listening."""
         await stop_tasks(self._loop)

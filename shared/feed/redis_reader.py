@@ -86,6 +86,11 @@ class RedisReader:
         followed.listeners += 1
         return RedisListening(followed, lambda: self._leave(key, followed))
 
+    @property
+    def listening(self) -> int:
+        """How many turns are listened to."""
+        return len(self._followed)
+
     async def close(self) -> None:
         """Stop reading."""
         await stop_tasks(self._loop)

@@ -7,70 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
-import uvicorn
 from redis.asyncio import Redis
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
-from producer.sse import EventStream
 from shared.database.embedded import EmbeddedServers
-from shared.database.pool import Database
-from shared.domain.ids import SessionId, TurnId, WorkerId, new_session_id, new_turn_id
+from shared.domain.ids import WorkerId, new_session_id, new_turn_id
 from shared.feed.entries import DeltaEvent, EndEvent, RecordEvent, ResetEvent, SnapshotEvent
 from shared.feed.outgoing import SNAPSHOT_ENTRIES
 from shared.feed.redis import RedisFeed
 from shared.feed.redis_link import feed_key
-from shared.sessions.postgres import PostgresSessionLog
 from shared.sessions.records import draft
 from shared.sessions.vocabulary import CLIENT_KINDS
-from shared.turns.postgres import PostgresTurnQueue
 from shared.turns.queue import OnWorkerLoss
-from tests.support.following import OWNER, FollowWorld, frames_of
+from tests.support.event_site import Process, body_of, process, site
+from tests.support.following import OWNER, frames_of
 from tests.support.waiting import await_until
-
-
-@dataclass
-class Process:
-    """One process: its own pool, its own feed, its own watcher."""
-
-    world: FollowWorld
-    feed: RedisFeed
-
-
-@asynccontextmanager
-async def process(
-    database_url: str, redis_url: str, *, with_feed: bool = True, kinds: frozenset[str] | None = None
-) -> AsyncIterator[Process]:
-    """Start a process of the system; one without a feed finds changes by polling alone."""
-    database = Database(database_url, connections=4)
-    await database.open()
-    feed = RedisFeed(redis_url)
-    feed.open()
-    world = FollowWorld.over(
-        PostgresSessionLog(database),
-        PostgresTurnQueue(database),
-        feed=feed if with_feed else None,
-        hints=feed if with_feed else None,
-        poll_s=0.1,
-        kinds=kinds,
-    )
-    world.watcher.open()
-    try:
-        yield Process(world, feed)
-    finally:
-        await world.watcher.close()
-        await feed.close()
-        await database.close()
 
 
 @pytest.mark.behaviour("FOL-01", "FOL-02", "FOL-05", "FOL-17", "API-06")
@@ -339,77 +293,6 @@ async def test_a_follower_of_a_lost_turn_changes_nothing_until_somebody_else_doe
         reader = await connection.ended()
         assert reader.end is not None
         assert reader.end.outcome == ("interrupted" if on_worker_loss == "interrupt" else "completed")
-
-
-@dataclass
-class Site:
-    """A producer's event routes behind a real HTTP server."""
-
-    producer: Process
-    port: int
-    closing: asyncio.Event
-
-    async def ask(
-        self, path: str, *, cursor: int | None = None, receive_bytes: int = 0
-    ) -> asyncio.StreamReader:
-        """Send a GET and return what comes; ``receive_bytes`` makes a client whose kernel takes no more than that."""
-        raw = socket.socket()
-        if receive_bytes:
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        raw.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", self.port))
-        reader, writer = await asyncio.open_connection(sock=raw, limit=2**12)
-        self.lines.append(writer)
-        last = f"Last-Event-ID: {cursor}\r\n" if cursor is not None else ""
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{last}\r\n".encode())
-        return reader
-
-    lines: list[asyncio.StreamWriter] = field(default_factory=list)
-
-
-@asynccontextmanager
-async def site(producer: Process, *, stall_s: float = 30.0) -> AsyncIterator[Site]:
-    """Serve the event streams of sessions and turns as the producer's routes do."""
-    closing = asyncio.Event()
-
-    async def events(request: Request) -> Response:
-        cursor = int(request.headers.get("last-event-id", 0))
-        if "turn" in request.path_params:
-            turn_id = TurnId(UUID(request.path_params["turn"]))
-            found = await producer.world.following.follow_turn(turn_id, OWNER, after=cursor)
-        else:
-            session_id = SessionId(request.path_params["session"])
-            found = await producer.world.following.follow_session(session_id, OWNER, after=cursor)
-        return EventStream(found, stall_s=stall_s, closing=closing)
-
-    routes = [Route("/turns/{turn}", events), Route("/sessions/{session}", events)]
-    config = uvicorn.Config(Starlette(routes=routes), log_level="critical", lifespan="off")
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8_192)
-        serving = asyncio.create_task(server.serve([listener]))
-        here = Site(producer, listener.getsockname()[1], closing)
-        try:
-            yield here
-        finally:
-            closing.set()
-            for line in here.lines:
-                line.transport.abort()
-            server.should_exit = True
-            await asyncio.wait_for(serving, 10)
-
-
-async def body_of(stream: asyncio.StreamReader) -> str:
-    """Read a whole chunked response."""
-    async with asyncio.timeout(15):
-        raw = await stream.read()
-    _, _, body = raw.partition(b"\r\n\r\n")
-    parts = []
-    while body:
-        size, _, body = body.partition(b"\r\n")
-        parts.append(body[: int(size, 16)])
-        body = body[int(size, 16) + 2 :]
-    return b"".join(parts).decode()
 
 
 @pytest.mark.behaviour("API-05", "API-06")

@@ -160,6 +160,10 @@ class Follower:
             self.last_id = number
             self.live.apply(entry)
 
+    def receive_again(self, count: int) -> None:
+        """Entries come once more, as after a read whose answer was lost."""
+        self.last_id = max(0, self.last_id - count)
+
     def read(self, count: int) -> None:
         for record in self.turn.log[self.reader.cursor : self.reader.cursor + count]:
             for shown in self.merge.of_record(record):
@@ -178,7 +182,7 @@ class Follower:
 words = st.sampled_from(WORDS)
 counts = st.integers(1, 4)
 reading = st.one_of(
-    st.tuples(st.sampled_from(["receive", "read", "look", "wipe", "lose"]), counts),
+    st.tuples(st.sampled_from(["receive", "receive_again", "read", "look", "wipe", "lose"]), counts),
     st.tuples(st.just("reconnect"), st.booleans()),
     st.tuples(st.just("zombie"), words),
 )
@@ -205,7 +209,7 @@ def play(turn: Turn, follower: Follower, move: tuple[str, Any]) -> None:
             turn.flush(is_lost=value)
         case "zombie":
             turn.write_as_zombie(value)
-        case "receive" | "read":
+        case "receive" | "receive_again" | "read":
             getattr(follower, name)(value)
         case "reconnect":
             follower.connect(is_fresh=value)
