@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import httpx2
 import pytest
@@ -35,10 +36,12 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
             yield system
 
 
-async def bytes_of(client: httpx2.AsyncClient, path: str, *, last: str = "end", **options: object) -> bytes:
+async def bytes_of(
+    client: httpx2.AsyncClient, path: str, *, last: str = "end", method: str = "GET", **options: Any
+) -> bytes:
     """Read a stream's bytes up to and with the first event of this name."""
     read = b""
-    async with client.stream(str(options.pop("method", "GET")), path, **options) as answer:  # type: ignore[arg-type]
+    async with client.stream(method, path, **options) as answer:
         async for chunk in answer.aiter_bytes():
             read += chunk
             if f"event: {last}\n".encode() in read and read.endswith(b"\n\n"):
@@ -46,7 +49,7 @@ async def bytes_of(client: httpx2.AsyncClient, path: str, *, last: str = "end", 
     return read
 
 
-@pytest.mark.behaviour("FOL-09", "FOL-10", "FOL-12", "FOL-13", "API-04", "API-05")
+@pytest.mark.behaviour("FOL-09", "FOL-10", "FOL-12")
 async def test_no_stream_holds_system_text_tool_data_failure_texts_or_keys(system: System) -> None:
     session = system.create_session()
     of_session = f"/v1/sessions/{session}/events"

@@ -240,6 +240,47 @@ async def test_a_draining_producer_hands_its_readers_over_to_the_other(system: R
     assert browser.connections == 2
 
 
+@pytest.mark.behaviour("API-04", "API-07", "SES-125")
+async def test_a_reloaded_page_finds_its_turn_again_and_its_stop_button_stops_it(system: Replicated) -> None:
+    """D04, D05."""
+    await asyncio.to_thread(system.start_worker)
+    session = system.create_session()
+    turns = f"/v1/sessions/{session}/turns"
+    async with system.clients() as (one, other):
+        left = Story()
+        async with connected(
+            one, turns, method="POST", params={"stream": "true"}, json={"message": STREAMED}
+        ) as frames:
+            async for frame in frames:
+                left.take(frame)
+                if frame.event == "delta":
+                    break
+        events = left.of("admitted")[0]["links"]["events"]
+        await asyncio.to_thread(system.finished, left.of("admitted")[0]["turn_id"])
+        await follow([other], events, story=left)
+        text = " ".join(f"token{n}" for n in range(1, 41))
+        judge([left], system.shown(session), text)
+
+        system.hold_model(after_tokens=3)
+        receipt = system.admit(session, 'Go on. [[offline: {"tokens": 30}]]')
+        await asyncio.to_thread(system.wait_for_calls, 3, session=session)
+        # A page that was reloaded knows its session and nothing else.
+        opened = (await other.get(f"/v1/sessions/{session}")).json()["open"]["turn_id"]
+        assert opened == receipt["turn_id"]
+        page = Story()
+        watching = asyncio.create_task(follow([other], f"/v1/turns/{opened}/events", story=page))
+        await until(lambda: page.text.startswith("token1"))
+        stopped = (await one.post(f"/v1/turns/{opened}/cancel")).json()
+        assert (stopped["cancelled"], stopped["outcome"]) == (True, "cancelled")
+        await all_of(watching)
+        assert page.end is not None and page.end.data["outcome"] == "cancelled"
+        assert (page.ids, page.replies) == (system.shown(session)[-len(page.ids) :], [])
+        # The model's answer is let go of while it is held: nobody waits for a stopped turn.
+        await until(lambda: [c["state"] for c in system.model_calls(session=session)][-1] == "disconnected")
+        system.release_model()
+    system.verify(session)
+
+
 @contextmanager
 def event_source(url: str) -> Iterator[IO[str]]:
     """A browser's own client of event streams, as Node.js ships it."""

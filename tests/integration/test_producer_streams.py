@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -249,17 +250,103 @@ async def test_a_turn_that_is_over_is_told_from_any_cursor_and_the_stream_ends(
 
 
 @pytest.mark.behaviour("API-05")
-async def test_a_turn_that_never_opened_ends_its_stream(database_url: str) -> None:
-    async with calling(database_url) as (_producer, client):
+@pytest.mark.parametrize("how", ["cancelled", "expired", "refused"])
+async def test_a_turn_that_never_opened_ends_its_stream(database_url: str, how: str) -> None:
+    async with calling(database_url) as (producer, client):
         session = await create_session(client)
         path = f"/v1/sessions/{session}/turns"
         await client.post(path, json={"message": "hi"})
-        queued = (await client.post(path, json={"message": "ho"})).json()
+        late = datetime.now(UTC) + timedelta(seconds=0.5 if how == "expired" else 3_600)
+        queued = (await client.post(path, json={"message": "ho", "deadline": late.isoformat()})).json()
         async with reading(client, queued["links"]["events"]) as reader:
-            cancelled = (await client.post(queued["links"]["cancel"])).json()
+            match how:
+                case "cancelled":
+                    await client.post(queued["links"]["cancel"])
+                case "expired":
+                    async with producer.parts.database.connection("test") as connection:
+                        await connection.execute(
+                            "SELECT pg_sleep_until(deadline) FROM turns WHERE id = %s", [queued["turn_id"]]
+                        )
+                    await producer.parts.queue.expire()
+                case _:
+                    # What opening finds out: no door of today refuses a row that it has admitted.
+                    async with producer.parts.database.connection("test") as connection:
+                        await connection.execute(
+                            "UPDATE turns SET status = 'refused', code = 'turn.x' WHERE id = %s",
+                            [queued["turn_id"]],
+                        )
             events = await reader.rest()
-    assert cancelled["cancelled"] is True
-    assert [(e.event, e.data["status"]) for e in events] == [("end", "cancelled")]
+        for cursor in ("0", "1", "nonsense"):
+            async with reading(
+                client, queued["links"]["events"], headers={"Last-Event-ID": cursor}
+            ) as reader:
+                again = [event for event in await reader.rest() if event.event != "reset"]
+                assert again == events
+    assert [(e.event, e.data["status"]) for e in events] == [("end", how)]
+
+
+@pytest.mark.behaviour("API-05")  # field case D02
+async def test_a_cursor_taken_under_one_filter_is_right_under_another(database_url: str) -> None:
+    async with calling(database_url) as (producer, client):
+        session = await create_session(client)
+        for n in range(3):
+            await client.post(f"/v1/sessions/{session}/turns", json={"message": f"hi {n}"})
+            claim = await claim_turn(producer.parts)
+            await open_turn(producer.parts, claim)
+            await end_turn(producer.parts, claim, f"done {n}")
+        path = f"/v1/sessions/{session}/events"
+        wide = {"kinds": "turn.started,turn.ended"}
+        async with reading(client, path, params=wide) as reader:
+            both = [await reader.until("turn.ended") for _ in range(3)]
+        told = [(e.event, e.id) for events in both for e in events]
+        assert [i for _, i in told] == ["1", "3", "4", "6", "7", "9"]
+        for _, seen in told:
+            async with reading(
+                client, path, params={"kinds": "turn.ended"}, headers={"Last-Event-ID": seen}
+            ) as reader:
+                for wanted in [i for kind, i in told if kind == "turn.ended" and int(i) > int(seen)]:
+                    assert (await reader.until("turn.ended"))[-1].id == wanted
+
+
+async def test_the_streams_of_a_removed_session_end_with_a_typed_event(database_url: str) -> None:
+    async with calling(database_url) as (producer, client):
+        session = await create_session(client)
+        turn = (await client.post(f"/v1/sessions/{session}/turns", json={"message": "hi"})).json()
+        await open_turn(producer.parts, await claim_turn(producer.parts))
+        async with (
+            reading(client, f"/v1/sessions/{session}/events") as of_session,
+            reading(client, turn["links"]["events"]) as of_turn,
+        ):
+            for reader in (of_session, of_turn):
+                await reader.until("turn.started")
+            assert (await client.delete(f"/v1/sessions/{session}")).is_success
+            ends = [(await reader.rest())[-1] for reader in (of_session, of_turn)]
+        assert [(e.event, e.data["status"], e.data["code"]) for e in ends] == [
+            ("end", "removed", "session.missing")
+        ] * 2
+        assert ends[1].data["turn_id"] == turn["turn_id"]
+        assert (await client.get(turn["links"]["events"])).status_code == 404
+
+
+@pytest.mark.behaviour("FOL-08")
+async def test_a_turn_that_nobody_holds_reads_as_not_open_or_as_recovering_before_anyone_closed_it(
+    database_url: str,
+) -> None:
+    async with calling(database_url) as (producer, client):
+        told = {}
+        for loss in ("interrupt", "continue"):
+            session = await create_session(client)
+            turn = (await client.post(f"/v1/sessions/{session}/turns", json={"message": "hi"})).json()
+            claim = await claim_turn(producer.parts)
+            await open_turn(producer.parts, claim)
+            async with producer.parts.database.connection("test") as connection:
+                await connection.execute(
+                    "UPDATE turns SET on_worker_loss = %s, expires_at = clock_timestamp() WHERE id = %s",
+                    [loss, turn["turn_id"]],
+                )
+            state = (await client.get(turn["links"]["turn"])).json()
+            told[loss] = (state["status"], state["open"], state["recovering"])
+    assert told == {"interrupt": ("running", False, False), "continue": ("running", True, True)}
 
 
 @pytest.mark.behaviour("API-05")
