@@ -10,11 +10,13 @@ from shared.agents.policy import Policy
 from shared.agents.tools import Tool
 from shared.agents.turn import Use
 from shared.domain.bounds import check_identity, check_text
-from shared.domain.errors import ConfigError, InvalidInput
+from shared.domain.errors import BudgetInvalid, ConfigError, InvalidInput
 from shared.turns.queue import OnWorkerLoss
 
 AGENT_NAME = re.compile(r"[a-z0-9][a-z0-9._/-]{0,127}")
 INSTRUCTIONS_MAX_BYTES = 262_144
+#: What a request should stay under, in estimated tokens: no provider's limit (TRN-112, TRN-113).
+BUDGET_TOKENS = 64_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,8 @@ class Agent:
     ``revision`` names this definition: a turn admitted under a revision is run by workers that serve it (DST-26).
     ``model=None`` takes ``TURNKEEPER_MODEL``. ``on_worker_loss`` says what becomes of a turn whose worker died. ``use`` is
     the body of its turns; without one a body runs the step loop once and answers with what the model said.
+    ``budget_tokens`` is how many tokens, estimated, a request's instructions, tools and messages should have together: of
+    earlier turns as many of the newest are shown as fit at the turn's start; the turn itself is always shown whole.
     """
 
     name: str
@@ -34,6 +38,7 @@ class Agent:
     revision: str = "1"
     on_worker_loss: OnWorkerLoss = "continue"
     use: Use | None = None
+    budget_tokens: int = BUDGET_TOKENS
 
     def __post_init__(self) -> None:
         if not AGENT_NAME.fullmatch(self.name):
@@ -50,6 +55,10 @@ class Agent:
             )
         if self.use is not None and not callable(self.use):
             raise ConfigError("use must be an async function of a Turn", field=f"agent.{self.name}.use")
+        if not is_budget_tokens(self.budget_tokens):
+            raise BudgetInvalid(
+                "budget_tokens must be a whole number of at least 1", field=f"agent.{self.name}.budget_tokens"
+            )
         object.__setattr__(self, "tools", tuple(self.tools))
         names = [t.name for t in self.tools]
         if len(set(names)) != len(names):
@@ -60,3 +69,8 @@ class Agent:
     def tool(self, name: str) -> Tool | None:
         """Return the tool of this name, if the agent has it."""
         return next((t for t in self.tools if t.name == name), None)
+
+
+def is_budget_tokens(value: object) -> bool:
+    """Say whether this can be a token budget: a whole number of at least 1 (TRN-114)."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -228,6 +228,22 @@ async def reading(subject: SessionLogSubject) -> None:
     same(list(await log.read(new_session_id())), [], "a missing session reads as empty")
 
 
+@check("a log is read backwards from its end or before a seq, to a limit and by kind", "SES-11")
+async def reading_back(subject: SessionLogSubject) -> None:
+    log, owner = await subject.open(), subject.new_owner()
+    session = await new_session(log, owner)
+    await log.commit(session, owner, [note(n, f"kind.{n % 3}") for n in range(9)])
+
+    async def seqs(**how: Any) -> list[int]:
+        return [r.seq for r in await log.read_back(session, **how)]
+
+    same(await seqs(limit=4), [9, 8, 7, 6], "the last page")
+    same(await seqs(before=6, limit=4), [5, 4, 3, 2], "the page before")
+    same(await seqs(before=1), [], "nothing stands before the first")
+    same(await seqs(kinds=["kind.1", "kind.2"], before=8, limit=3), [6, 5, 3], "two kinds before a seq")
+    same(list(await log.read_back(new_session_id())), [], "a missing session reads as empty")
+
+
 @check("a commit answers the head after it, and may carry state and no records", "SES-16")
 async def commit_state(subject: SessionLogSubject) -> None:
     log, owner = await subject.open(), subject.new_owner()

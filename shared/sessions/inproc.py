@@ -207,6 +207,26 @@ class InprocSessionLog:
         ]
         return found[: min(limit, READ_MAX_RECORDS)]
 
+    async def read_back(
+        self,
+        session_id: SessionId,
+        *,
+        before: int | None = None,
+        limit: int = READ_MAX_RECORDS,
+        kinds: Sequence[str] | None = None,
+    ) -> Sequence[Record]:
+        """See the port."""
+        wanted = frozenset(kinds or ())
+        await self._store.reached()
+        session = self._store.sessions.get(session_id)
+        end = None if before is None else max(before - 1, 0)
+        found = [
+            record
+            for record in reversed(session.records[:end] if session is not None else ())
+            if not wanted or record.kind in wanted
+        ]
+        return found[: min(limit, READ_MAX_RECORDS)]
+
     async def commit(
         self,
         session_id: SessionId,

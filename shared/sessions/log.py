@@ -82,6 +82,20 @@ class SessionLog(Protocol):
         """
         ...
 
+    async def read_back(
+        self,
+        session_id: SessionId,
+        *,
+        before: int | None = None,
+        limit: int = READ_MAX_RECORDS,
+        kinds: Sequence[str] | None = None,
+    ) -> Sequence[Record]:
+        """Read records with ``seq < before`` (None: the newest there are), last first, at most ``limit``, of some kinds.
+
+        What it costs follows what is between the first and the last of them, never the log's length.
+        """
+        ...
+
     async def commit(
         self,
         session_id: SessionId,

@@ -95,6 +95,21 @@ class PostgresSessionLog:
             rows = await self._db.read("session.read", _SQL["read_records_of_kinds"], params)
         return [record_of(row) for row in rows]
 
+    async def read_back(
+        self,
+        session_id: SessionId,
+        *,
+        before: int | None = None,
+        limit: int = READ_MAX_RECORDS,
+        kinds: Sequence[str] | None = None,
+    ) -> Sequence[Record]:
+        """See the port."""
+        params: dict[str, Any] = {"id": session_id, "before": before, "kinds": list(kinds or ())}
+        rows = await self._db.read(
+            "session.read", _SQL["read_records_back"], params | {"limit": min(limit, READ_MAX_RECORDS)}
+        )
+        return [record_of(row) for row in rows]
+
     async def commit(
         self,
         session_id: SessionId,

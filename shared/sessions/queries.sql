@@ -25,6 +25,12 @@ SELECT session_id, seq, turn, kind, at, data, digest FROM records
   WHERE session_id = %(id)s AND seq > %(after)s AND (kind = ANY (%(kinds)s::text[]) OR cardinality(%(kinds)s::text[]) = 0)
     AND (%(turn)s::int IS NULL OR turn = %(turn)s::int) ORDER BY seq LIMIT %(limit)s
 
+-- name: read_records_back
+-- Backwards along the primary key: the newest ones first, without a look at the others.
+SELECT session_id, seq, turn, kind, at, data, digest FROM records
+  WHERE session_id = %(id)s AND seq < coalesce(%(before)s::bigint, 9223372036854775807)
+    AND (kind = ANY (%(kinds)s::text[]) OR cardinality(%(kinds)s::text[]) = 0) ORDER BY seq DESC LIMIT %(limit)s
+
 -- name: commit_records
 SELECT result, revision, seq, now FROM session_commit_v1(%(id)s, %(owner)s, %(commit)s, %(print)s, %(expect)s::bigint,
   %(not_after)s::timestamptz, %(kinds)s::text[], %(texts)s::text[], %(digests)s::bytea[], %(state)s)

@@ -25,7 +25,7 @@ from shared.leases.fence import Fence
 from shared.leases.inproc import InprocLeases
 from shared.leases.port import Leases, NamedLease
 from shared.sessions.inproc import InprocSessionLog, InprocStore, StoredSession
-from shared.sessions.log import SessionLog
+from shared.sessions.log import READ_MAX_RECORDS, SessionLog
 from shared.sessions.records import Draft
 from shared.turns.inproc import InprocTurnQueue
 from shared.turns.inproc_rows import TurnTables
@@ -57,6 +57,14 @@ class TimelessLog(InprocSessionLog):
 
     async def commit(self, session_id: SessionId, owner: OwnerId, drafts: Sequence[Draft], **how: Any) -> Any:
         return await super().commit(session_id, owner, drafts, **how | {"not_after": None})
+
+
+class ForwardLog(InprocSessionLog):
+    """Reads the first records before a seq instead of the last ones."""
+
+    async def read_back(self, session_id: SessionId, **how: Any) -> Any:
+        limit = how.pop("limit", READ_MAX_RECORDS)
+        return list(reversed(await super().read_back(session_id, **how)))[:limit][::-1]
 
 
 class TornLog(InprocSessionLog):
@@ -211,6 +219,11 @@ FAULTS: Sequence[tuple[str, Sequence[ConformanceCheck], Sequence[str]]] = [
         "a log with gaps",
         session_log_conformance(LogSubject(store=GappyStore)),
         ["records get dense seqs from 1 and the store's time, and the log verifies"],
+    ),
+    (
+        "a log that reads back from its beginning",
+        session_log_conformance(LogSubject(ForwardLog)),
+        ["a log is read backwards from its end or before a seq, to a limit and by kind"],
     ),
     (
         "a log that tears commits",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shared.agents import Agent
 from shared.models.types import Message, ModelRequest, SystemMessage, ToolDeclaration, UserMessage
 from shared.sessions.vocabulary import RequestPrepared, ToolDeclared
-from workers.context.transcript import RECIPE, Transcript
+from workers.context.transcript import Transcript
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def prepare_request(
 
     ``recalled`` is transient context: one user message right before the turn's own, in no record and no header.
     """
-    tools = tuple(ToolDeclaration(t.name, t.description, t.parameters) for t in agent.tools)
+    tools = declared_tools(agent)
     request = ModelRequest(
         model=model,
         messages=(SystemMessage(agent.instructions), *_with_recalled(transcript.messages, recalled)),
@@ -52,10 +52,15 @@ def prepare_request(
         model={"name": model},
         cache_key=request.cache_key,
         call_policy={},
-        recipe=dict(RECIPE),
+        recipe=transcript.recipe,
         through=transcript.through,
     )
     return PreparedRequest(request, header)
+
+
+def declared_tools(agent: Agent) -> tuple[ToolDeclaration, ...]:
+    """Return an agent's tools as a model is shown them."""
+    return tuple(ToolDeclaration(t.name, t.description, t.parameters) for t in agent.tools)
 
 
 def _with_recalled(messages: tuple[Message, ...], recalled: str) -> tuple[Message, ...]:

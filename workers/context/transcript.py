@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from shared.domain.errors import CorruptRecord
 from shared.models.types import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
@@ -17,19 +18,29 @@ from shared.sessions.vocabulary import (
     read_stored,
 )
 
-RECIPE = {"name": "whole", "version": 1}
-
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """The messages so far and the last memory entry that they hold (``through``)."""
+    """The messages, and the first and the last memory entry that they hold (``since``, ``through``)."""
 
     messages: tuple[Message, ...] = ()
     through: str = ""
+    since: str = ""
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """How these messages are made from the log: whole turns in order, from the entry ``since`` on (REQ-09)."""
+        return {"name": "window", "version": 1, "since": self.since}
+
+    def followed_by(self, later: Transcript) -> Transcript:
+        """Return this transcript with another one behind it."""
+        return Transcript(
+            (*self.messages, *later.messages), later.through or self.through, self.since or later.since
+        )
 
     def with_user(self, entry: str, text: str) -> Transcript:
         """Return the transcript after a user's message."""
-        return Transcript((*self.messages, UserMessage(text)), entry)
+        return self._with((UserMessage(text),), entry)
 
     def with_context(self, entry: str, text: str) -> Transcript:
         """Return the transcript after a context entry of the host, which the model reads as a message of its own."""
@@ -47,7 +58,14 @@ class Transcript:
         calls = tuple(ToolCall(c.call_id, c.name, c.arguments) for c in message.calls)
         tail = [ToolMessage(r.call_id, r.name, r.text) for r in results]
         through = results[-1].entry if results else message.entry
-        return Transcript((*self.messages, AssistantMessage(message.text, calls), *tail), through)
+        return self._with((AssistantMessage(message.text, calls), *tail), through, since=message.entry)
+
+    def with_reply(self, text: str) -> Transcript:
+        """Return the transcript after a reply that no step wrote; it is no memory entry of its own."""
+        return replace(self, messages=(*self.messages, AssistantMessage(text)))
+
+    def _with(self, messages: Sequence[Message], through: str, *, since: str = "") -> Transcript:
+        return Transcript((*self.messages, *messages), through, self.since or since or through)
 
 
 def fold(records: Iterable[Record], start: Transcript | None = None) -> Transcript:
@@ -102,5 +120,4 @@ class _Folding:
     def add_host_reply(self, reply: TurnReply) -> None:
         """Show a reply that no step of the model wrote (TRN-13); a failed one without text is never shown (RSM-34)."""
         if reply.step is None and reply.text:
-            messages = (*self.transcript.messages, AssistantMessage(reply.text))
-            self.transcript = Transcript(messages, self.transcript.through)
+            self.transcript = self.transcript.with_reply(reply.text)

@@ -13,7 +13,8 @@ from shared.sessions.log import READ_MAX_RECORDS, TITLE_CHARS, SessionLog
 from shared.sessions.records import Record
 from shared.sessions.vocabulary import MEMORY_KINDS, TurnStarted, UserMessage
 from shared.turns.queue import CallEntry, Claim, Opened, TurnQueue
-from workers.context.transcript import fold
+from workers.context.history import HISTORY_PAGE_RECORDS, read_history, room_for_history
+from workers.context.transcript import Transcript, fold
 from workers.turns.body.memory import TurnMemory
 from workers.turns.body.turn import HostTurn
 from workers.turns.loop import LoopParts, StepLoop
@@ -43,7 +44,7 @@ class Opener:
         if claim.number is not None:
             return await self._stand(claim, parts, writer, await writer.open([], title=None))
         started = started_of(claim)
-        history = fold(await self._read(claim.session_id, kinds=MEMORY_KINDS))
+        history = await self._history(claim, parts, started)
         # The number is given by the database as it opens; nothing in the first header depends on it.
         progress = Progress(history.with_user(started.entry, started.user_message.text), number=0)
         prepared = parts.agent.use is None
@@ -57,14 +58,15 @@ class Opener:
 
     async def _stand(self, claim: Claim, parts: LoopParts, writer: TurnWriter, opened: Opened) -> OpenTurn:
         """Read where an open turn stands: after the takeover, so that nothing of the old holder can follow."""
-        log = read_turn(await self._read(claim.session_id, kinds=(), turn=opened.number))
+        own = await self._read_turn(claim.session_id, opened)
+        log = read_turn(own)
         if log.started is None:
             raise CorruptRecord("an open turn has no turn.started", session=claim.session_id)
-        earlier = await self._read(claim.session_id, kinds=MEMORY_KINDS)
+        history = await self._history(claim, parts, log.started, before=opened.started_seq)
         calls = await until_known(lambda: self.queue.calls(claim.session_id, claim.turn_id))
         parts.ledger.update((c.invocation_id, c) for c in calls)
         progress = Progress(
-            fold(earlier),
+            fold(own, history),
             number=opened.number,
             run=log.run,
             step=log.steps,
@@ -105,15 +107,31 @@ class Opener:
         calls = await until_known(lambda: self.queue.calls(claim.session_id, claim.turn_id))
         return [replace(c, state="unknown") for c in calls if c.state in ("planned", "started")]
 
-    async def _read(
-        self, session_id: SessionId, *, kinds: Sequence[str], turn: int | None = None
-    ) -> list[Record]:
-        """Read all records of some kinds, or all of one turn, page by page."""
+    async def _history(
+        self, claim: Claim, parts: LoopParts, started: TurnStarted, *, before: int | None = None
+    ) -> Transcript:
+        """Read what of the earlier turns this one shows: the same on every attempt, the log before it does not change."""
+        return await read_history(
+            lambda seq: until_known(
+                partial(
+                    self.log.read_back,
+                    claim.session_id,
+                    before=seq,
+                    limit=HISTORY_PAGE_RECORDS,
+                    kinds=MEMORY_KINDS,
+                )
+            ),
+            room_tokens=room_for_history(parts.agent, started.user_message.text),
+            before=before,
+        )
+
+    async def _read_turn(self, session_id: SessionId, opened: Opened) -> list[Record]:
+        """Read all records of an open turn, page by page, from its first on."""
         records: list[Record] = []
         full = True
         while full:
-            after = records[-1].seq if records else 0
-            page = await until_known(partial(self.log.read, session_id, after=after, kinds=kinds, turn=turn))
+            after = records[-1].seq if records else opened.started_seq - 1
+            page = await until_known(partial(self.log.read, session_id, after=after, turn=opened.number))
             records.extend(page)
             full = len(page) == READ_MAX_RECORDS
         return records

@@ -88,6 +88,7 @@ from shared.domain.errors.outside import (
 )
 from shared.domain.errors.requests import (
     AttachmentRejected,
+    BudgetInvalid,
     ConfigError,
     InputTooLarge,
     InvalidCredentials,
@@ -106,6 +107,7 @@ __all__ = [
     "AttachmentRejected",
     "Broken",
     "BrokerUnavailable",
+    "BudgetInvalid",
     "CallAbandoned",
     "CommitTooLate",
     "ConfigError",

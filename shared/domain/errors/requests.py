@@ -47,6 +47,13 @@ class ConfigError(Refused):
     title = "Invalid configuration"
 
 
+class BudgetInvalid(ConfigError):
+    """A token budget that is no whole number of at least 1 (TRN-114)."""
+
+    code = "config.budget"
+    title = "Invalid token budget"
+
+
 class Unauthenticated(Refused):
     code = "auth.missing"
     title = "Authentication required"

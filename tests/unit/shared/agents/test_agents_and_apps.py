@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shared.agents import Agent, App, Policy, load_app, tool
-from shared.domain.errors import ConfigError
+from shared.domain.errors import BudgetInvalid, ConfigError
 
 
 @tool
@@ -52,6 +52,25 @@ def test_the_bounds_of_a_policy_themselves_are_taken() -> None:
     Policy(max_steps=1_000, max_tool_calls=10_000, max_duration_s=86_400, tool_concurrency=64)
     default = Policy()
     assert (default.max_steps, default.max_tool_calls, default.max_duration_s) == (32, 64, 600)
+
+
+@pytest.mark.parametrize("budget", [0, -1, 1.5, True, "64000", None])
+@pytest.mark.behaviour("TRN-114")
+def test_a_budget_that_is_no_whole_number_of_at_least_1_is_refused(budget: Any) -> None:
+    with pytest.raises(BudgetInvalid) as refusal:
+        agent(budget_tokens=budget)
+    assert (refusal.value.code, refusal.value.fields["field"]) == ("config.budget", "agent.one.budget_tokens")
+
+
+@pytest.mark.behaviour("TRN-113")
+def test_an_agents_budget_is_64_000_tokens_when_none_is_given() -> None:
+    assert (agent().budget_tokens, agent(budget_tokens=1).budget_tokens) == (64_000, 1)
+
+
+def test_a_body_has_to_be_callable() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        agent(use="body")
+    assert refusal.value.fields["field"] == "agent.one.use"
 
 
 @pytest.mark.parametrize(

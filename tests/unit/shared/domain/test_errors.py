@@ -28,6 +28,7 @@ CODES = {
     "AttachmentRejected": "turn.attachment-rejected",
     "Broken": "defect",
     "BrokerUnavailable": "broker.unavailable",
+    "BudgetInvalid": "config.budget",
     "CallAbandoned": "call.abandoned",
     "CommitTooLate": "session.late",
     "ConfigError": "config.options",

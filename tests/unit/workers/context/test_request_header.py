@@ -33,7 +33,7 @@ def test_a_header_says_everything_but_the_messages() -> None:
         ("look", "Look somewhere.", look.parameters)
     ]
     assert (header.tool_choice, header.model, header.cache_key) == ("auto", {"name": "m-1"}, "ses_1")
-    assert header.recipe == {"name": "whole", "version": 1}
+    assert header.recipe == {"name": "window", "version": 1, "since": "run:0"}
     assert header.through == "run:0"
 
 
