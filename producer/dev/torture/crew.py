@@ -23,6 +23,9 @@ Role = Literal["producer", "turns", "upkeep"]
 LOOK_S: Final = 0.1
 STOP_MARGIN_S: Final = 5.0
 MODEL_DELAY_MS: Final = 5
+#: One turn worker has few places: it is full most of the time, shuts its gate and rings for the others.
+SMALL_WORKER: Final = "turns-1"
+SMALL_CAPACITY: Final = 3
 
 
 @dataclass(slots=True, eq=False)
@@ -30,13 +33,14 @@ class Member:
     """One process over its runs. ``links`` are its ways to the database, the broker and, when apart, the feed.
 
     ``seen_pid`` is the run that was seen to work, ``calm_at`` the loop's time since which nothing happened to its way to the
-    database, ``is_leaving`` says that it was told to go or killed.
+    database, ``is_leaving`` says that it was told to go or killed. A turn worker that is not ``is_roomy`` is often full.
     """
 
     role: Role
     program: Program
     links: Mapping[str, Link]
     port: int = 0
+    is_roomy: bool = True
     child: Child | None = None
     seen_pid: int = 0
     calm_at: float = 0.0
@@ -95,12 +99,13 @@ class Crew:
     def can_repair(self) -> bool:
         """Say whether someone could take over and reap now, by the protocol.
 
-        That is a fit turn worker and a fit upkeep worker whose ways to the database were calm for one lease: a process that was
-        itself without the database takes nothing over for so long.
+        That is a fit turn worker with room for all and a fit upkeep worker whose ways to the database were calm for one lease: a
+        process that was itself without the database takes nothing over for so long.
         """
         calm_since = asyncio.get_running_loop().time() - self.lease_s
         return all(
-            any(member.calm_at <= calm_since for member in self.fit(role)) for role in ("turns", "upkeep")
+            any(member.is_roomy and member.calm_at <= calm_since for member in self.fit(role))
+            for role in ("turns", "upkeep")
         )
 
     def note_database_trouble(
@@ -205,11 +210,8 @@ async def _recruit(
         port=port,
     )
     told = environment_of_parts(own, settings) | dict(env)
-    arguments = (
-        ("serve", "--port", str(port))
-        if role == "producer"
-        else ("worker", TURNS if role == "turns" else UPKEEP)
-    )
+    is_roomy = name != SMALL_WORKER
+    arguments = _arguments(role, port, is_roomy=is_roomy)
     program = Program(
         name,
         (*PYTHON, "producer.cli", *arguments),
@@ -217,7 +219,17 @@ async def _recruit(
         grace_s=settings.drain_s + STOP_MARGIN_S,
         restart=False,
     )
-    return Member(role, program, links, port)
+    return Member(role, program, links, port, is_roomy)
+
+
+def _arguments(role: Role, port: int, *, is_roomy: bool) -> tuple[str, ...]:
+    match role:
+        case "producer":
+            return ("serve", "--port", str(port))
+        case "upkeep":
+            return ("worker", UPKEEP)
+        case "turns":
+            return ("worker", TURNS, *(() if is_roomy else ("--capacity", str(SMALL_CAPACITY))))
 
 
 async def _answers(port: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,13 +12,12 @@ from typing import Final
 
 from producer.dev.torture.crew import Crew, Member, Role
 from producer.dev.torture.schedule import Fault, PlannedFault
+from producer.dev.torture.timeline import Timeline
 from producer.dev.torture.watch import Watch
 from shared.database.embedded import EmbeddedServers
 from shared.domain.errors import TurnkeeperError
 from shared.wakes.meddling import BrokerMeddler
 from shared.wakes.names import TURNS
-
-_log: Final = logging.getLogger(__name__)
 
 #: How long a fault waits for a victim that may be taken before it is left out.
 VICTIM_BOUND_S: Final = 10.0
@@ -29,8 +27,8 @@ BROKER_AWAY_S: Final = (0.2, 1.5)
 TRIPLING_S: Final = (1.0, 2.0)
 DELAY_S: Final = (0.02, 0.2)
 DELAYING_S: Final = (1.0, 3.0)
-#: What a process does at a cut is to connect anew; whatever it asked meanwhile may fail.
-CUT_LASTS_S: Final = 0.5
+#: For so long a process may learn late that its connections broke: it waits for one of its pool's first.
+CUT_LASTS_S: Final = 2.0
 
 
 class NoVictim(Exception):
@@ -49,6 +47,7 @@ class Injector:
     servers: EmbeddedServers
     meddler: BrokerMeddler
     watch: Watch
+    timeline: Timeline
     owns_broker: bool
     by_kind: Counter[Fault] = field(default_factory=Counter)
     left_out: Counter[Fault] = field(default_factory=Counter)
@@ -83,35 +82,41 @@ class Injector:
             await acts[fault.kind](fault)
         except (NoVictim, TurnkeeperError) as error:
             # A broker that is just away cannot be flushed: that is no fault of its own then.
-            _log.info("a fault was left out: %s: %r", fault.kind, error)
             self.left_out[fault.kind] += 1
+            self.timeline.note(f"{fault.kind} left out: {error}")
         else:
             self.by_kind[fault.kind] += 1
+            self.timeline.note(f"{fault.kind} done")
 
     # --- processes ---------------------------------------------------------------------------------------------
 
     async def _kill_worker(self, fault: PlannedFault) -> None:
-        self.crew.send(await self._victim("turns", fault), signal.SIGKILL)
+        self._end(await self._victim("turns", fault), fault, signal.SIGKILL)
 
     async def _end_worker(self, fault: PlannedFault) -> None:
-        self.crew.send(await self._victim("turns", fault), signal.SIGTERM)
+        self._end(await self._victim("turns", fault), fault, signal.SIGTERM)
 
     async def _stop_worker(self, fault: PlannedFault) -> None:
         member = await self._victim("turns", fault)
         self.crew.stop(member)
+        self.timeline.note(f"{fault.kind} {member.program.name} begins")
         try:
             await asyncio.sleep(self.crew.lease_s + _between(STOP_PAST_LEASE_S, fault.length))
         finally:
             self.crew.resume(member)
 
     async def _kill_upkeep(self, fault: PlannedFault) -> None:
-        self.crew.send(await self._victim("upkeep", fault), signal.SIGKILL)
+        self._end(await self._victim("upkeep", fault), fault, signal.SIGKILL)
 
     async def _kill_producer(self, fault: PlannedFault) -> None:
-        self.crew.send(await self._victim("producer", fault), signal.SIGKILL)
+        self._end(await self._victim("producer", fault), fault, signal.SIGKILL)
 
     async def _end_producer(self, fault: PlannedFault) -> None:
-        self.crew.send(await self._victim("producer", fault), signal.SIGTERM)
+        self._end(await self._victim("producer", fault), fault, signal.SIGTERM)
+
+    def _end(self, member: Member, fault: PlannedFault, signum: signal.Signals) -> None:
+        self.timeline.note(f"{fault.kind} {member.program.name}")
+        self.crew.send(member, signum)
 
     async def _victim(self, role: Role, fault: PlannedFault) -> Member:
         """Choose among the fit of a role, once there are two: one must be left."""
@@ -154,6 +159,7 @@ class Injector:
 
     async def _restart_postgres(self, fault: PlannedFault) -> None:
         async with self._serving:
+            self.timeline.note(f"{fault.kind} begins")
             self.crew.note_database_trouble()
             try:
                 await asyncio.to_thread(self.servers.restart_postgres, immediate=True)
@@ -181,6 +187,7 @@ class Injector:
         member, name = self._place(fault)
         if name == "database":
             self.crew.note_database_trouble([member], lasting_s=CUT_LASTS_S)
+        self.timeline.note(f"{fault.kind} {member.program.name} to the {name}")
         member.links[name].cut(at_answer=fault.mode > 0.5)
 
     async def _delay_connections(self, fault: PlannedFault) -> None:
@@ -189,6 +196,7 @@ class Injector:
         if name == "database":
             self.crew.note_database_trouble([member], lasting_s=lasting_s)
         link.delay_s = _between(DELAY_S, fault.mode)
+        self.timeline.note(f"{fault.kind} {member.program.name} to the {name} begins")
         try:
             await asyncio.sleep(lasting_s)
         finally:

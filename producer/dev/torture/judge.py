@@ -44,6 +44,7 @@ class Judgement:
     doubled_effects: list[str] = field(default_factory=list)
     missing_effects: list[str] = field(default_factory=list)
     log_errors: list[str] = field(default_factory=list)
+    follow_errors: list[str] = field(default_factory=list)
     records: int = 0
     effects: int = 0
 
@@ -67,6 +68,7 @@ async def judge(tables: PostgresTables, log: SessionLog, notes: Notes, journal: 
         for row in await tables.read("done_calls")
         if (str(row["turn_id"]), row["token"]) not in applied
     ]
+    judge_followers(found, notes)
     for row in await tables.read("sessions"):
         await _judge_log(found, log, row, turns)
     return found
@@ -91,6 +93,14 @@ def judge_turns(found: Judgement, notes: Notes, turns: Mapping[str, Mapping[str,
         for order in notes.orders.values()
         if len(order.turns) > 1
     ]
+
+
+def judge_followers(found: Judgement, notes: Notes) -> None:
+    """Take what followers met that no reader may meet, and those that never came to an end."""
+    for follower in notes.followers:
+        found.follow_errors += follower.errors
+        if not follower.ended:
+            found.follow_errors.append(f"a follower of turn {follower.turn} never saw its end")
 
 
 def judge_effects(found: Judgement, orders: Mapping[str, Order], effects: Sequence[Effect]) -> None:

@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 import httpx2
 
 from producer.dev.torture.app import app
+from producer.dev.torture.follow import Follower
 
 REQUEST_BOUND_S: Final = 8.0
 #: A client that hangs up after so little time has often been heard all the same: its answer is lost.
@@ -21,6 +23,7 @@ PAUSE_S: Final = 0.2
 GIVE_UP_S: Final = 90.0
 SESSIONS_A_CLIENT: Final = 2
 BURST_MAX: Final = 3
+FOLLOWING_MAX: Final = 3
 #: Above so many unfinished turns in the system a client admits nothing more, so that the drain has a bound.
 UNFINISHED_MAX: Final = 60
 
@@ -50,6 +53,7 @@ class Notes:
     orders: dict[str, Order] = field(default_factory=dict)
     sessions: set[str] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
+    followers: list[Follower] = field(default_factory=list)
 
     @property
     def acknowledged(self) -> set[str]:
@@ -59,7 +63,10 @@ class Notes:
 
 @dataclass(slots=True, kw_only=True)
 class Client:
-    """One client of one owner over all producers; its choices come from its own seed. ``unfinished`` is asked for the backlog."""
+    """One client of one owner over all producers; its choices come from its own seed. A context manager.
+
+    ``unfinished`` is asked for the backlog.
+    """
 
     n: int
     seed: int
@@ -68,6 +75,7 @@ class Client:
     notes: Notes
     unfinished: Callable[[], int]
     is_running: bool = True
+    following: set[asyncio.Task[None]] = field(default_factory=set)
     rng: Random = field(init=False)
     http: httpx2.AsyncClient = field(init=False)
     sessions: list[str] = field(default_factory=list)
@@ -76,17 +84,33 @@ class Client:
     def __post_init__(self) -> None:
         self.rng = Random(f"{self.seed} client {self.n}")
 
+    async def __aenter__(self) -> Self:
+        headers = {"Authorization": f"Bearer {self.key}"}
+        self.http = httpx2.AsyncClient(headers=headers, timeout=REQUEST_BOUND_S, trust_env=False)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self.following:
+            task.cancel()
+        await asyncio.gather(*self.following, return_exceptions=True)
+        await self.http.aclose()
+
     async def run(self) -> None:
         """Make sessions, then admit turns until ``is_running`` is taken away."""
-        headers = {"Authorization": f"Bearer {self.key}"}
-        async with httpx2.AsyncClient(headers=headers, timeout=REQUEST_BOUND_S, trust_env=False) as self.http:
-            while self.is_running and len(self.sessions) < SESSIONS_A_CLIENT:
-                await self._create_session()
-            while self.is_running:
-                if self.unfinished() < UNFINISHED_MAX:
-                    for _ in range(self.rng.randint(1, BURST_MAX)):
-                        await self._order()
-                await asyncio.sleep(self.rng.uniform(0.1, 0.9))
+        while self.is_running and len(self.sessions) < SESSIONS_A_CLIENT:
+            await self._create_session()
+        while self.is_running:
+            if self.unfinished() < UNFINISHED_MAX:
+                for _ in range(self.rng.randint(1, BURST_MAX)):
+                    await self._order()
+            await asyncio.sleep(self.rng.uniform(0.1, 0.9))
+
+    async def let_followers_end(self, bound_s: float) -> None:
+        """Wait until every follower has seen its turn's end, ``bound_s`` seconds at most."""
+        if self.following:
+            await asyncio.wait(set(self.following), timeout=bound_s)
 
     async def _create_session(self) -> None:
         key = f"session-{self.n}-{len(self.sessions)}"
@@ -103,6 +127,8 @@ class Client:
         if answer is None:
             return
         order.turns.add(str(answer["turn_id"]))
+        if self.rng.random() < 0.2 and len(self.following) < FOLLOWING_MAX:
+            self._follow(str(answer["turn_id"]))
         if self.rng.random() < 0.1:  # long after it was answered: the key still names the one turn
             again = await self._ask(path, body, key=order.name)
             if again is not None:
@@ -110,6 +136,14 @@ class Client:
         if self.rng.random() < 0.1:
             await asyncio.sleep(self.rng.uniform(0.0, 0.6))
             await self._cancel(order, str(answer["turn_id"]))
+
+    def _follow(self, turn: str) -> None:
+        rng = Random(self.rng.random())
+        follower = Follower(turn=turn, urls=self.urls, http=self.http, rng=rng)
+        self.notes.followers.append(follower)
+        task = asyncio.create_task(follower.run(), name=f"follow:{turn}")
+        self.following.add(task)
+        task.add_done_callback(self.following.discard)
 
     async def _cancel(self, order: Order, turn: str) -> None:
         answer = await self._ask(f"/v1/turns/{turn}/cancel", {}, key=None)

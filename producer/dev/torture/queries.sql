@@ -2,7 +2,7 @@
 
 -- name: held
 -- Turns that are held, and for how long past their lease (negative: it has not passed).
-SELECT id, session_id, owner, epoch, token, on_worker_loss,
+SELECT id, session_id, owner, epoch, token, lease_owner, on_worker_loss, attempts, suspect,
        extract(epoch FROM clock_timestamp() - expires_at)::double precision AS overdue_s
   FROM turns WHERE status = 'running'
 

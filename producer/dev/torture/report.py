@@ -36,6 +36,8 @@ class Report:
     unplanned_exits: int
     hung_exits: int
     tracebacks: int
+    followed: int = 0
+    reconnects: int = 0
     longest_held_of: str = ""
     answers: Mapping[str, int] = field(default_factory=dict)
 
@@ -69,6 +71,9 @@ class Report:
             "doubled_effects": len(judged.doubled_effects),
             "missing_effects": len(judged.missing_effects),
             "log_errors": len(judged.log_errors),
+            "followed": self.followed,
+            "reconnects": self.reconnects,
+            "follow_errors": len(judged.follow_errors),
             "stale_writes_refused": self.stale_writes_refused,
             "stale_writes_refused_by": {
                 "workers": self.refused_of_workers,
@@ -102,6 +107,7 @@ class Report:
             ("doubled effects", judged.doubled_effects),
             ("results without an effect", judged.missing_effects),
             ("errors in logs", judged.log_errors),
+            ("errors of followers", judged.follow_errors),
         ):
             if found:
                 yield f"{name}: {len(found)}"
@@ -126,5 +132,6 @@ class Report:
             judged.doubled_effects,
             judged.missing_effects,
             judged.log_errors,
+            judged.follow_errors,
         ):
             yield from found[:FINDINGS_SHOWN]

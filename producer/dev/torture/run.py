@@ -6,8 +6,8 @@ import asyncio
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -21,10 +21,12 @@ from producer.dev.torture.app import JOURNAL
 from producer.dev.torture.crew import Crew, build_crew
 from producer.dev.torture.faults import Injector
 from producer.dev.torture.judge import Judgement, judge
-from producer.dev.torture.load import Client, Notes
+from producer.dev.torture.load import SESSIONS_A_CLIENT, Client, Notes
 from producer.dev.torture.postgres import PostgresTables
 from producer.dev.torture.report import Report
 from producer.dev.torture.schedule import plan_faults
+from producer.dev.torture.timeline import NAME as TIMELINE
+from producer.dev.torture.timeline import Timeline
 from producer.dev.torture.watch import HeldTime, StaleWriter, Watch, count_refusals, count_tracebacks
 from shared.database.embedded import EmbeddedServers
 from shared.database.embedded.ports import find_free_port
@@ -45,6 +47,7 @@ OWNERS: Final = 4
 CONNECTIONS: Final = 4
 READY_BOUND_S: Final = 90.0
 CLIENTS_BOUND_S: Final = 120.0
+FOLLOWERS_BOUND_S: Final = 15.0
 LOOK_S: Final = 0.1
 TELL_EVERY_S: Final = 10.0
 LOGS: Final = "logs"
@@ -60,9 +63,10 @@ TIMES: Final[Mapping[str, float]] = {
     "cancel_poll_s": 0.5,
     "drain_s": 2.0,
 }
-#: Few places a process and few connections, so that both run out now and then.
+#: Few connections, so that they run out now and then; room in one worker for the turns of all sessions, suspects too.
 SIZES: Final[Mapping[str, int]] = {
-    "turns_capacity": 8,
+    "turns_capacity": CLIENTS * SESSIONS_A_CLIENT,
+    "suspects_max": CLIENTS * SESSIONS_A_CLIENT,
     "running_turns_per_owner": 8,
     "worker_connections": 6,
     "producer_connections": 6,
@@ -110,7 +114,8 @@ def run_torture(options: TortureOptions, settings: Settings, *, say: Say) -> Rep
         migrate(servers.database_url)
         if options.sabotage is not None:
             options.sabotage(servers.database_url)
-        (home / JOURNAL).unlink(missing_ok=True)
+        for path in (home / JOURNAL, home / LOGS / TIMELINE):
+            path.unlink(missing_ok=True)
         processes = stack.enter_context(Processes(home / LOGS, say=lambda _: None))
         kill.append(processes.kill)
         own = settings.model_copy(
@@ -157,10 +162,11 @@ class TortureRun:
                 workers=self.options.workers,
                 env=OWN_SETTINGS | dict(self.options.env),
             )
+            timeline = Timeline(self.places.home / LOGS / TIMELINE)
             held = HeldTime(self.settings.turn_lease_s)
-            watch = Watch(tables, queue, crew, held, StaleWriter(queue))
+            watch = Watch(tables, queue, crew, held, StaleWriter(queue), timeline)
             meddler = BrokerMeddler(self.places.broker_url)
-            injector = Injector(crew, self.servers, meddler, watch, self.owns_broker)
+            injector = Injector(crew, self.servers, meddler, watch, timeline, self.owns_broker)
             try:
                 drained_s = await self._torture(database, crew, watch, injector)
             finally:
@@ -181,22 +187,37 @@ class TortureRun:
         telling = asyncio.create_task(self._tell(watch, injector), name="tell")
         try:
             await self._wait_ready(crew)
-            clients = await self._clients(database, crew, watch)
-            load = [asyncio.create_task(client.run(), name=f"client:{client.n}") for client in clients]
-            self.say(f"torture for {self.options.seconds:g} s, seed {self.options.seed}")
-            await injector.run(plan_faults(self.options.seed, self.options.seconds))
-            crew.restore()
-            for client in clients:
-                client.is_running = False
-            await asyncio.wait_for(asyncio.gather(*load), CLIENTS_BOUND_S)
-            self.say(f"no more faults; {len(watch.unfinished)} turns are left")
-            return await self._drain(watch)
+            async with AsyncExitStack() as stack:
+                clients = [
+                    await stack.enter_async_context(client)
+                    for client in await self._clients(database, crew, watch)
+                ]
+                self.say(f"torture for {self.options.seconds:g} s, seed {self.options.seed}")
+                await self._break(clients, crew, injector)
+                self.say(f"no more faults; {len(watch.unfinished)} turns are left")
+                drained_s = await self._drain(watch)
+                await asyncio.gather(*(client.let_followers_end(FOLLOWERS_BOUND_S) for client in clients))
+                return drained_s
         finally:
             watch.is_running = False
             crew.is_closing = True
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)
             await asyncio.gather(watching, keeping)
+
+    async def _break(self, clients: Sequence[Client], crew: Crew, injector: Injector) -> None:
+        """Run load and faults for their time; at the end everything goes on, and every client has its answers."""
+        load = [asyncio.create_task(client.run(), name=f"client:{client.n}") for client in clients]
+        try:
+            await injector.run(plan_faults(self.options.seed, self.options.seconds))
+            crew.restore()
+            for client in clients:
+                client.is_running = False
+            await asyncio.wait_for(asyncio.gather(*load), CLIENTS_BOUND_S)
+        finally:
+            for task in load:
+                task.cancel()
+            await asyncio.gather(*load, return_exceptions=True)
 
     async def _drain(self, watch: Watch) -> float | None:
         """Wait until no turn is unfinished in a look that was taken since; None when that takes too long."""
@@ -267,6 +288,8 @@ class TortureRun:
             longest_held_of=f"turn {held.longest_of[0]}, epoch {held.longest_of[1]}"
             if held.longest_of
             else "",
+            followed=len(self.notes.followers),
+            reconnects=sum(max(0, one.connections - 1) for one in self.notes.followers),
             answers=self.notes.counts,
         )
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from producer.dev.torture.crew import Crew
 from producer.dev.torture.postgres import PostgresTables
+from producer.dev.torture.timeline import Timeline
 from shared.domain.errors import FenceLost, TurnkeeperError
 from shared.domain.ids import OwnerId, RunId, SessionId, TurnId
 from shared.leases.fence import Fence
@@ -29,6 +30,9 @@ SAMPLE_S: Final = 0.1
 HOLE_MAX_S: Final = 0.5
 SEEN_EVERY: Final = 5
 SEEN_WITHIN_S: Final = 2.0
+#: A turn that is overdue for longer is told of in the timeline, with these of its fields.
+TOLD_OVERDUE_S: Final = 1.0
+TOLD: Final = ("id", "epoch", "overdue_s", "lease_owner", "on_worker_loss", "attempts", "suspect")
 STALE_WRITES_PER_FENCE: Final = 20
 
 #: How a turn worker says that Postgres refused one of its writes (``workers/turns/runner.py``).
@@ -110,6 +114,7 @@ class Watch:
     crew: Crew
     held: HeldTime
     stale: StaleWriter
+    timeline: Timeline
     unfinished: list[str] = field(default_factory=list)
     recent: list[str] = field(default_factory=list)
     samples: int = 0
@@ -133,10 +138,15 @@ class Watch:
     async def _sample(self) -> None:
         could_repair = self.crew.can_repair()
         rows = await self.tables.read("held")
+        can_repair = could_repair and self.crew.can_repair()
         self.held.note(
-            {(TurnId(row["id"]), row["epoch"]): row["overdue_s"] for row in rows},
-            can_repair=could_repair and self.crew.can_repair(),
+            {(TurnId(row["id"]), row["epoch"]): row["overdue_s"] for row in rows}, can_repair=can_repair
         )
+        for row in rows:
+            if row["overdue_s"] > TOLD_OVERDUE_S:
+                about = {name: str(row[name]) for name in TOLD}
+                fit = [member.program.name for member in self.crew.members if member.is_fit]
+                self.timeline.note(f"overdue: {about}, can repair: {can_repair}, fit: {fit}")
         await self.stale.note({TurnId(row["id"]): _claim(row) for row in rows})
 
     async def _look_around(self) -> None:
