@@ -29,6 +29,9 @@ Params = Mapping[str, Any]
 
 _SQL = load_statements(Path(__file__).with_name("queries.sql"))
 CONNECT_TIMEOUT_S = 5
+#: The pool tries again and again with pauses that double: after an outage it would go on waiting for about as long as the
+#: outage was. It gives up this soon instead, and the next one who asks for a connection makes it try at once.
+RECONNECT_S: Final = 2.0
 #: A server that is gone without a word is noticed within about ten seconds, not after the system's quarter of an hour:
 #: until then a statement would wait, and with it the renewals of every lease of the process.
 SILENCE: Final = {
@@ -66,6 +69,7 @@ class Database:
             min_size=min(2, connections),
             max_size=connections,
             timeout=wait_s,
+            reconnect_timeout=RECONNECT_S,
             open=False,
             name=name,
             configure=self._configure,

@@ -21,7 +21,8 @@ from shared.wakes.names import TURNS, UPKEEP
 Role = Literal["producer", "turns", "upkeep"]
 
 LOOK_S: Final = 0.1
-STOP_MARGIN_S: Final = 5.0
+#: A process that leaves while the database is away waits for it a few times before it gives up.
+STOP_MARGIN_S: Final = 12.0
 MODEL_DELAY_MS: Final = 5
 #: One turn worker has few places: it is full most of the time, shuts its gate and rings for the others.
 SMALL_WORKER: Final = "turns-1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -10,7 +11,7 @@ from typing import Final
 
 import httpx2
 
-from producer.dev.talk import ServerEvent, read_events
+from producer.dev.talk import ServerEvent
 
 #: Shorter than a turn may take and longer than the producer's keep-alive comments are apart.
 SILENCE_S: Final = 20.0
@@ -55,13 +56,9 @@ class Follower:
             if not response.is_success:
                 await asyncio.sleep(PAUSE_S)
                 return
-            block: list[str] = []
-            async for line in response.aiter_lines():
-                block.append(line)
-                if not line:
-                    for event in read_events(block):
-                        yield event
-                    block.clear()
+            async for event in httpx2.EventSource(response):
+                if event.data:
+                    yield ServerEvent(event.event, json.loads(event.data), event.id or None)
                 if self.ended:
                     return
 
