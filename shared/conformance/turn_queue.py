@@ -7,6 +7,7 @@ from typing import Final
 
 from shared.conformance import (
     turn_queue_admission,
+    turn_queue_appends,
     turn_queue_claims,
     turn_queue_endings,
     turn_queue_holders,
@@ -20,6 +21,7 @@ CHECKS: Final = (
     *begins.CHECKS,
     *turn_queue_claims.CHECKS,
     *turn_queue_holders.CHECKS,
+    *turn_queue_appends.CHECKS,
     *turn_queue_endings.CHECKS,
 )
 

@@ -92,10 +92,11 @@ class TurnEnding:
 
 @dataclass(frozen=True, slots=True)
 class EndedTurn:
-    """The answer of an end: the log's seq after it and how many inbox items wait (SES-51)."""
+    """The answer of an end: the log's seq after it, how many inbox items wait (SES-51), and the turn that is next."""
 
     seq: int
     pending: int
+    promoted: TurnId | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Literal
 
 from shared.domain.canonical import canonical_json
-from shared.domain.errors import SessionBusy, StoreDefect, TurnClosed, TurnMissing
+from shared.domain.errors import RevisionConflict, SessionBusy, StoreDefect, TurnClosed, TurnMissing
 from shared.domain.ids import OwnerId, SessionId, TurnId, WorkerId
 from shared.leases.fence import Fence
 from shared.sessions.inproc import InprocStore, StoredSession
@@ -148,6 +148,8 @@ class InprocTurnQueue(InprocPools):
         *,
         stepped: bool = False,
         calls: Sequence[CallEntry] = (),
+        expect: int | None = None,
+        extend_s: float | None = None,
     ) -> int:
         """See the port."""
         drafts, calls = tuple(drafts), tuple(calls)
@@ -156,8 +158,12 @@ class InprocTurnQueue(InprocPools):
         session, row = self._rows(claim)
         if session is None or row is None or not self._may_write(session, row, claim):
             raise loss_of(loss_reason(row), claim.turn_id, claim.fence.epoch)
+        if extend_s is not None and (session.last_commit == commit_id or expect in (None, session.revision)):
+            row.expires_at = self._store.now() + timedelta(seconds=extend_s)
         if session.last_commit == commit_id:
             return session.last_seq
+        if expect is not None and expect != session.revision:
+            raise RevisionConflict("the session moved on", expected=expect, actual=session.revision)
         _refuse_double_lines(calls)
         seq = self._store.append(session, drafts, turn=row.number, commit_id=commit_id, active=False)
         self._tables.write_calls(row.id, calls)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from shared.database.pool import Database, Row
 from shared.database.statements import load_statements
 from shared.domain.canonical import canonical_json
-from shared.domain.errors import SessionBusy, TurnClosed, TurnMissing
+from shared.domain.errors import RevisionConflict, SessionBusy, TurnClosed, TurnMissing
 from shared.domain.ids import OwnerId, SessionId, TurnId, WorkerId
 from shared.leases.fence import Fence
 from shared.sessions.records import Draft
@@ -171,14 +171,18 @@ class PostgresTurnQueue:
         *,
         stepped: bool = False,
         calls: Sequence[CallEntry] = (),
+        expect: int | None = None,
+        extend_s: float | None = None,
     ) -> int:
         """See the port."""
         params = (
             fenced_params(claim, commit_id)
             | draft_params(drafts)
-            | {"stepped": stepped, "calls": ledger_text(calls)}
+            | {"stepped": stepped, "calls": ledger_text(calls), "expect": expect, "extend_s": extend_s}
         )
         [row] = await self._db.call("turn.append", _SQL["append"], params, repeatable=True)
+        if row["result"] == "revision":
+            raise RevisionConflict("the session moved on", expected=expect, actual=row["revision"])
         if row["result"] != "appended":
             raise refusal_of(row["result"], claim.turn_id, claim.fence.epoch)
         return int(row["seq"])

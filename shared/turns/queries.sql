@@ -25,8 +25,8 @@ SELECT result, number, seq, started_seq FROM turn_open_v2(%(id)s, %(session)s, %
   %(kinds)s::text[], %(texts)s::text[], %(digests)s::bytea[])
 
 -- name: append
-SELECT result, seq FROM turn_append_v1(%(id)s, %(session)s, %(epoch)s::bigint, %(token)s, %(commit)s, %(stepped)s,
-  %(kinds)s::text[], %(texts)s::text[], %(digests)s::bytea[], %(calls)s::jsonb)
+SELECT result, seq, revision FROM turn_append_v2(%(id)s, %(session)s, %(epoch)s::bigint, %(token)s, %(commit)s, %(stepped)s,
+  %(kinds)s::text[], %(texts)s::text[], %(digests)s::bytea[], %(calls)s::jsonb, %(expect)s::bigint, %(extend_s)s::real)
 
 -- name: end_turn
 SELECT result, seq, promoted, pending FROM turn_end_v2(%(id)s, %(session)s, %(epoch)s::bigint, %(token)s, %(commit)s,

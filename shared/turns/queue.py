@@ -341,10 +341,14 @@ class TurnQueue(Protocol):
         *,
         stepped: bool = False,
         calls: Sequence[CallEntry] = (),
+        expect: int | None = None,
+        extend_s: float | None = None,
     ) -> int:
         """Append the holder's records and ledger lines; return the log's seq. A repeated ``commit_id`` answers the first.
 
-        ``stepped`` marks a whole step: it resets the turn's attempts and suspicion.
+        ``stepped`` marks a whole step: it resets the turn's attempts and suspicion. With ``expect`` only while the
+        session's revision is that one (``RevisionConflict``): a check, then an append. ``extend_s`` moves the lease's
+        end to that many seconds from now in the same transaction (SES-87).
         """
         ...
 

@@ -138,6 +138,20 @@ class ClocklessQueue(BrokenQueue):
         return await super().append(claim, commit_id, drafts, **how)
 
 
+class UncheckedQueue(BrokenQueue):
+    """Appends whatever revision is expected."""
+
+    async def append(self, claim: Claim, commit_id: str, drafts: Sequence[Draft], **how: Any) -> int:
+        return await super().append(claim, commit_id, drafts, **how | {"expect": None})
+
+
+class UnextendedQueue(BrokenQueue):
+    """Forgets that a write extends its lease."""
+
+    async def append(self, claim: Claim, commit_id: str, drafts: Sequence[Draft], **how: Any) -> int:
+        return await super().append(claim, commit_id, drafts, **how | {"extend_s": None})
+
+
 class EagerQueue(BrokenQueue):
     """Makes every admitted turn ready."""
 
@@ -259,6 +273,19 @@ FAULTS: Sequence[tuple[str, Sequence[ConformanceCheck], Sequence[str]]] = [
         "a queue that compares no token",
         turn_queue_conformance(QueueSubject(TokenlessQueue)),
         ["a stale epoch, a stale token or a foreign turn writes nothing"],
+    ),
+    (
+        "a queue that checks no revision",
+        turn_queue_conformance(QueueSubject(UncheckedQueue)),
+        [
+            "an append that expects a revision is stored at that one alone, and a repeat finds it",
+            "an append that is refused extends nothing",
+        ],
+    ),
+    (
+        "a queue that extends no lease",
+        turn_queue_conformance(QueueSubject(UnextendedQueue)),
+        ["an append extends its lease when it says so, and only then"],
     ),
     (
         "a queue without order",

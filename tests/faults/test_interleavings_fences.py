@@ -62,7 +62,7 @@ async def scenario_takeover_waits_for_a_commit_judged_in_time(url: str) -> None:
                 "p_digests": [draft.digest],
                 "p_calls": None,
             }
-            assert (await run_as(holder, write, "turn_append_v1"))["result"] == "appended"
+            assert (await run_as(holder, write, "turn_append_v2"))["result"] == "appended"
             await w.expire(first.turn_id)
             second = await w.claim("w2")
             takeover = asyncio.create_task(w.open(second))
@@ -79,7 +79,7 @@ async def scenario_lease_that_passes_while_a_commit_waits(url: str) -> None:
         async with w.transaction() as blocker:
             await hold_head(blocker, claim.session_id)
             late = asyncio.create_task(outcome(w.append(claim, "late")))
-            await w.waits(late, "turn_append_v1")
+            await w.waits(late, "turn_append_v2")
             await w.until(
                 "SELECT 1 FROM turns WHERE id = %s AND expires_at < clock_timestamp()", claim.turn_id
             )
@@ -94,7 +94,7 @@ async def scenario_commit_judges_the_clock_once(url: str) -> None:
         async with w.transaction() as blocker:
             await hold_row(blocker, claim.turn_id)
             commit = asyncio.create_task(outcome(w.append(claim, "slow", stepped=True)))
-            await w.waits(commit, "turn_append_v1")
+            await w.waits(commit, "turn_append_v2")
             await w.until(
                 "SELECT 1 FROM turns WHERE id = %s AND expires_at < clock_timestamp()", claim.turn_id
             )
@@ -110,7 +110,7 @@ async def scenario_step_that_loses_its_row_keeps_the_count(url: str) -> None:
         async with w.transaction() as taker:
             await hold_row(taker, claim.turn_id)
             commit = asyncio.create_task(w.append(claim, "slow", stepped=True))
-            await w.waits(commit, "turn_append_v1")
+            await w.waits(commit, "turn_append_v2")
             await taker.execute(
                 "UPDATE turns SET epoch = epoch + 1, token = gen_random_uuid(), suspect = true WHERE id = %s",
                 (claim.turn_id,),
@@ -144,13 +144,13 @@ RESET = "alive_losses = 0, stepped = true WHERE id = p_id AND epoch = p_epoch;"
 JUDGED_TWICE = (
     RESET
     + " IF NOT turn_fence_holds_v1(v_turn, p_epoch, p_token, clock_timestamp())"
-    + " THEN RETURN QUERY SELECT 'lost'::text, NULL::bigint; RETURN; END IF;"
+    + " THEN RETURN QUERY SELECT 'lost'::text, NULL::bigint, NULL::bigint; RETURN; END IF;"
 )
 
 PROOFS: list[tuple[Scenario, Mutation]] = [
     (
         scenario_expired_holder_writes_nothing,
-        mutation("append looks at the head only", "turn_append_v1", (FENCE, "")),
+        mutation("append looks at the head only", "turn_append_v2", (FENCE, "")),
     ),
     (
         scenario_expired_holder_writes_nothing,
@@ -159,7 +159,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
     (
         scenario_fenced_holder_is_refused_within_its_lease,
         mutation(
-            "append takes any fence", "turn_append_v1", (HEAD_FENCE, "v_head.open_turn = p_id"), (FENCE, "")
+            "append takes any fence", "turn_append_v2", (HEAD_FENCE, "v_head.open_turn = p_id"), (FENCE, "")
         ),
     ),
     (
@@ -170,16 +170,16 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
     ),
     (
         scenario_lease_that_passes_while_a_commit_waits,
-        mutation("append is judged before its lock", "turn_append_v1", JUDGED_AT_START),
+        mutation("append is judged before its lock", "turn_append_v2", JUDGED_AT_START),
     ),
     (
         scenario_commit_judges_the_clock_once,
-        mutation("a later statement judges again", "turn_append_v1", (RESET, JUDGED_TWICE)),
+        mutation("a later statement judges again", "turn_append_v2", (RESET, JUDGED_TWICE)),
     ),
     (
         scenario_step_that_loses_its_row_keeps_the_count,
         mutation(
-            "reset of any holder's row", "turn_append_v1", (RESET, RESET.replace(" AND epoch = p_epoch", ""))
+            "reset of any holder's row", "turn_append_v2", (RESET, RESET.replace(" AND epoch = p_epoch", ""))
         ),
     ),
     (

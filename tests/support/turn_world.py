@@ -111,9 +111,13 @@ class FaultyQueue(InprocTurnQueue):
         *,
         stepped: bool = False,
         calls: Sequence[CallEntry] = (),
+        expect: int | None = None,
+        extend_s: float | None = None,
     ) -> int:
         async with self._line("append", commit_id):
-            seq = await super().append(claim, commit_id, drafts, stepped=stepped, calls=calls)
+            seq = await super().append(
+                claim, commit_id, drafts, stepped=stepped, calls=calls, expect=expect, extend_s=extend_s
+            )
             self._note("append", commit_id, drafts, calls, stepped)
         return seq
 

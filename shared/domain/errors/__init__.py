@@ -48,6 +48,7 @@ from shared.domain.errors.limits import (
     QueueFull,
     RateLimited,
     SchemaOutOfRange,
+    SessionDefect,
     StoreDefect,
     TurnTimeout,
 )
@@ -160,6 +161,7 @@ __all__ = [
     "SchemaOutOfRange",
     "SessionBusy",
     "SessionContended",
+    "SessionDefect",
     "SessionExists",
     "SessionMissing",
     "SourceChanged",

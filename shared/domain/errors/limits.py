@@ -54,6 +54,13 @@ class CorruptRecord(Broken):
     title = "Stored record does not decode"
 
 
+class SessionDefect(Broken):
+    """A write of a turn died of something that is no failure of the store; what it was is logged (SES-58)."""
+
+    code = "session.defect"
+    title = "Session defect"
+
+
 class StoreDefect(Broken):
     """The database answered something the contract rules out."""
 
