@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from producer.doors import PROBLEM_RESPONSES
+from producer.doors import problem_responses
 from producer.parts import ProducerParts
 from producer.problems import (
     Problem,
@@ -52,7 +52,7 @@ def create_app(parts_factory: PartsFactory) -> FastAPI:
         version=importlib.metadata.version("turnkeeper"),
         description="A durable backend for chat agents that remember.",
         lifespan=lifespan,
-        responses=PROBLEM_RESPONSES,
+        responses=problem_responses(500),
     )
     for routes in (sessions, turns, streams, memory, operations):
         app.include_router(routes.router)

@@ -27,6 +27,7 @@ from shared.domain.errors import InputTooLarge, InvalidInput, SessionMissing, Tu
 from shared.domain.ids import SessionId, TurnId
 from shared.sessions.log import LIST_MAX_SESSIONS
 from shared.sessions.records import Head
+from shared.sessions.vocabulary import CLIENT_KINDS
 from shared.turns.queue import FINISHED, PRIORITIES, Cancelled, Receipt, TurnView
 
 TITLE_MAX_CHARS: Final = 200
@@ -39,12 +40,18 @@ SEQ_MAX: Final = 2**63 - 1
 
 IDENTITY_PATTERN: Final = r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$"
 
+_KIND: Final = "|".join(kind.replace(".", r"\.") for kind in sorted(CLIENT_KINDS))
+
 Priority = Literal["interactive", "normal", "background"]
 PRIORITY_NAMES: Final[Mapping[int, str]] = {number: name for name, number in PRIORITIES.items()}
 
 
 def _text_or_object(value: Any) -> Any:
     return {"text": value} if isinstance(value, str) else value
+
+
+def _whole_number(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _written_time(value: Any) -> Any:
@@ -67,6 +74,9 @@ def _message_text(value: str) -> str:
     return check_text(value, field="/message/text", max_bytes=TEXT_MAX_BYTES)
 
 
+Seq = Annotated[int, Field(ge=1, le=SEQ_MAX)]
+#: As JSON Schema has integers: 3.0 is one.
+WholeSeq = Annotated[Seq, BeforeValidator(_whole_number, json_schema_input_type=Seq)]
 Identity = Annotated[str, StringConstraints(min_length=1, max_length=ID_MAX_CHARS, pattern=IDENTITY_PATTERN)]
 Meta = Annotated[dict[str, Any], _bounded_json("meta", META_MAX_BYTES)]
 
@@ -94,17 +104,20 @@ class SessionRequest(Request):
     meta: Meta | None = None
 
 
+NonEmpty = Annotated[str, StringConstraints(min_length=1)]
+
+
 class MessageText(Request):
     """A message of text; images come with an issue of their own."""
 
-    text: Annotated[str, StringConstraints(min_length=1), AfterValidator(_message_text)]
+    text: Annotated[NonEmpty, AfterValidator(_message_text)]
 
 
 class TurnRequest(Request):
     """A turn to admit."""
 
     message: Annotated[
-        MessageText, BeforeValidator(_text_or_object, json_schema_input_type=str | MessageText)
+        MessageText, BeforeValidator(_text_or_object, json_schema_input_type=NonEmpty | MessageText)
     ]
     key: Identity | None = Field(None, description="As the Idempotency-Key header.")
     agent: Identity | None = Field(None, description="An agent of the app; the first one by default.")
@@ -150,7 +163,9 @@ class EventsQuery(Request):
         None, description="Follow the records after this one; `Last-Event-ID` wins over it."
     )
     kinds: Annotated[str, StringConstraints(min_length=1, max_length=1_024)] | None = Field(
-        None, description="Only these kinds, separated by commas."
+        None,
+        description="Only these kinds, separated by commas.",
+        json_schema_extra={"pattern": f"^ *({_KIND})( *, *({_KIND}))* *$"},
     )
 
 

@@ -22,7 +22,7 @@ from memory_pipeline.remembering.intents import Outcome, parse_record_id
 from memory_pipeline.remembering.port import Admitted, IntentView, Status
 from memory_pipeline.store.documents import Attribution, Document, Passage
 from memory_pipeline.store.port import PAGE_MAX
-from producer.wire import CURSOR_MAX_CHARS, SEQ_MAX, Answer, Identity, Request
+from producer.wire import CURSOR_MAX_CHARS, Answer, Identity, Request, WholeSeq
 from shared.domain.bounds import TEXT_MAX_BYTES, check_identity, check_text
 from shared.domain.errors import IntentMissing, InvalidInput, MemoryMissing
 from shared.sessions.records import Head
@@ -94,7 +94,7 @@ class IntentRequest(Request):
     """A statement of the caller's that is to be remembered: a `turn.started` record of a session."""
 
     session_id: Identity
-    seq: Annotated[int, Field(ge=1, le=SEQ_MAX)]
+    seq: WholeSeq
 
 
 class ProgressQuery(Request):

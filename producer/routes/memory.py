@@ -12,7 +12,7 @@ from memory_pipeline.recall.compose import recall
 from memory_pipeline.recall.sources import limits_of, sources_of
 from memory_pipeline.remembering.admission import remember_statement
 from memory_pipeline.store.documents import Withdraw
-from producer.doors import SECURITY, OwnedRoute, Owner, Parts
+from producer.doors import SECURITY, OwnedRoute, Owner, Parts, problem_responses
 from producer.memory.correcting import api_operation, correct_document
 from producer.memory.parts import MemoryParts
 from producer.memory.wire import (
@@ -47,8 +47,13 @@ from shared.wakes.names import INDEX, REMEMBER
 
 _log: Final = logging.getLogger(__name__)
 
+# 404 `memory.off` wherever the app remembers nothing.
 router: Final = APIRouter(
-    prefix="/v1/memory", tags=["memory"], route_class=OwnedRoute, dependencies=list(SECURITY)
+    prefix="/v1/memory",
+    tags=["memory"],
+    route_class=OwnedRoute,
+    dependencies=list(SECURITY),
+    responses=problem_responses(404),
 )
 
 
@@ -109,7 +114,7 @@ async def correct(
     return document_answer(document)
 
 
-@router.delete("/documents/{document_id}")
+@router.delete("/documents/{document_id}", responses=problem_responses(409))
 async def withdraw(
     parts: Parts, memory: Memory, owner: Owner, document_id: str, query: Annotated[WithdrawalQuery, Query()]
 ) -> DocumentAnswer:

@@ -93,7 +93,11 @@ async def readyz(parts: Parts, response: Response) -> ReadyAnswer:
     )
 
 
-@router.get("/metrics", response_class=Response)
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
 async def metrics(parts: Parts) -> Response:
     """Answer Prometheus' text form; without Postgres, what this process knows by itself."""
     try:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Query, Response
 
-from producer.doors import SECURITY, OwnedRoute, Owner, Parts
+from producer.doors import SECURITY, Keys, OwnedRoute, Owner, Parts
 from producer.wire import (
     SessionAnswer,
     SessionCreatedAnswer,
@@ -27,23 +27,25 @@ router: Final = APIRouter(
     prefix="/v1/sessions", tags=["sessions"], route_class=OwnedRoute, dependencies=list(SECURITY)
 )
 
-IdempotencyKeys = Annotated[list[str] | None, Header(alias="Idempotency-Key")]
 
-
-@router.post("", status_code=201)
+@router.post(
+    "",
+    status_code=201,
+    responses={200: {"model": SessionCreatedAnswer, "description": "Created before under the same key."}},
+)
 async def create_session(
     parts: Parts,
     owner: Owner,
     response: Response,
+    keys: Keys,
     body: SessionRequest | None = None,
-    idempotency_key: IdempotencyKeys = None,
 ) -> SessionCreatedAnswer:
     """Create a session. The same key answers the first one again (200)."""
     wanted = body or SessionRequest()
     new = NewSession(
         id=new_session_id(),
         owner=owner,
-        key=read_key(idempotency_key or [], None),
+        key=read_key(keys, None),
         title=wanted.title,
         meta=wanted.meta,
     )

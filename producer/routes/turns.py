@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from producer.admission import admit_turn
-from producer.doors import SECURITY, AdmissionRoute, OwnedRoute, Owner, Parts
+from producer.doors import SECURITY, AdmissionRoute, Keys, OwnedRoute, Owner, Parts
 from producer.routes.streams import EVENT_STREAM, answer_with_events, wait_for_end
 from producer.wire import (
     AdmissionAnswer,
@@ -54,16 +54,16 @@ async def admit(
     owner: Owner,
     request: Request,
     response: Response,
+    keys: Keys,
     session_id: str,
     body: TurnRequest,
     query: Annotated[AdmitQuery, Query()],
-    idempotency_key: Annotated[list[str] | None, Header(alias="Idempotency-Key")] = None,
 ) -> Any:
     """Admit a turn: 202 with its receipt once it is durable, or the turn's events with `?stream=true`.
 
     The same key and content answers the first receipt (200); with other content 422 `turn.key-conflict`.
     """
-    key = read_key(idempotency_key or [], body.key)
+    key = read_key(keys, body.key)
     receipt = await admit_turn(parts, owner, read_session_id(session_id), body, key)
     answer = admission_answer(receipt)
     if query.stream or _wants_events(request):

@@ -62,7 +62,7 @@ async def test_every_route_that_writes_counts_and_reads_no_body_once_the_rate_is
         writes = [(m, p) for m, p in await operations(client) if m not in ("GET", "HEAD")]
         assert len(writes) >= 8
         for method, path in writes:
-            where = filled(path, session=session)
+            where = filled(path, session_id=session)
             # The body is announced and never sent: an answer shows that none was waited for.
             status, head = await raw_answer(client, method, where, length=100)
             assert (status, "retry-after" in head, "ratelimit-policy" in head) == (429, True, True), path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httpx2
@@ -35,21 +35,30 @@ def count_rows(database_url: str) -> dict[str, int]:
         return counts
 
 
+async def read_document(client: httpx2.AsyncClient) -> dict[str, Any]:
+    """Return the OpenAPI document that a producer serves."""
+    document: dict[str, Any] = (await client.get("/openapi.json")).json()
+    return document
+
+
 async def operations(client: httpx2.AsyncClient) -> list[tuple[str, str]]:
     """Return every method and path that the OpenAPI document names."""
-    paths = (await client.get("/openapi.json")).json()["paths"]
+    paths = (await read_document(client))["paths"]
     return [(method.upper(), path) for path, methods in paths.items() for method in methods]
 
 
-def filled(path: str, *, session: str = "ses_1", turn: str = "", memory: str = "profile-1") -> str:
-    """Return a route's path with its parameters filled in; a parameter that nobody knows is an error."""
-    ids = {
-        "session_id": session,
-        "turn_id": turn or str(uuid.uuid4()),
-        "document_id": memory,
-        "intent_id": memory,
+def filled(path: str, **ids: str) -> str:
+    """Return a route's path with its parameters filled in, by default with ids of nothing.
+
+    A parameter that is not known here is an error, so that a new kind of id is looked at.
+    """
+    unknown = {
+        "session_id": "ses_1",
+        "turn_id": str(uuid.uuid4()),
+        "document_id": "profile-1",
+        "intent_id": "profile-1",
     }
-    return path.format_map(ids)
+    return path.format_map(unknown | ids)
 
 
 async def raw_answer(
@@ -69,3 +78,18 @@ async def raw_answer(
     finally:
         writer.close()
     return int(head.split(" ")[1]), head
+
+
+def read_problem(response: httpx2.Response) -> dict[str, Any]:
+    """Return the problem details of an answer; raise ``ValueError`` unless they are whole and tell nothing of the inside."""
+    problem: dict[str, Any] = response.json()
+    wrong = [name for name in ("type", "title", "code", "detail") if not problem.get(name)]
+    if problem.get("status") != response.status_code:
+        wrong.append("status")
+    if problem.get("request_id") != response.headers["X-Request-ID"]:
+        wrong.append("request_id")
+    if response.headers["Content-Type"] != "application/problem+json":
+        wrong.append("Content-Type")
+    if wrong or any(trace in response.text for trace in ("Traceback", "SELECT ", "psycopg")):
+        raise ValueError(f"no whole problem ({', '.join(wrong)}): {response.text[:500]}")
+    return problem
