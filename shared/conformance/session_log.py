@@ -226,6 +226,14 @@ async def reading(subject: SessionLogSubject) -> None:
     same(await seqs(kinds=["kind.9"]), [], "a kind that is not there")
     same(await seqs(turn=1), [], "no record of a turn is there")
     same(list(await log.read(new_session_id())), [], "a missing session reads as empty")
+    size = len((await log.read(session, limit=1))[0].text.encode())
+    same(await seqs(max_bytes=2 * size), [1, 2], "a page ends with the record that fills it")
+    same(
+        await seqs(max_bytes=2 * size + 1, kinds=["kind.1"]),
+        [2, 5, 8],
+        "and holds whole records of its kinds",
+    )
+    same(await seqs(max_bytes=1, after=4), [5], "the first record comes, however large it is")
 
 
 @check("a log is read backwards from its end or before a seq, to a limit and by kind", "SES-11")

@@ -21,7 +21,7 @@ from shared.feed.entries import (
 )
 from shared.feed.merge import SessionMerge
 from shared.feed.port import FeedReader, Listening
-from shared.feed.watcher import PAGE_RECORDS, SessionTail, SessionWatcher
+from shared.feed.watcher import SessionTail, SessionWatcher, read_page
 from shared.sessions.log import SessionLog
 from shared.sessions.records import Head, Record
 from shared.sessions.vocabulary import TurnEnded, read_stored
@@ -132,12 +132,9 @@ class Following:
             yield start.first
         cursor, is_last = start.cursor, view.number is None
         while not is_last:
-            page = await self._log.read(
-                view.session_id, after=cursor, limit=PAGE_RECORDS, kinds=self._watcher.kinds
-            )
-            is_last = len(page) < PAGE_RECORDS
-            for record in page:
-                cursor = record.seq
+            page = await read_page(self._log, view.session_id, after=cursor, kinds=self._watcher.kinds)
+            cursor, is_last = page.through, page.is_last
+            for record in page.records:
                 is_last = is_last or _is_past(record, view)
                 for event in merge.of_record(record):
                     yield event

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from shared.domain.errors import Unavailable
@@ -21,9 +21,9 @@ from shared.feed.stopping import stop_tasks
 from shared.sessions.log import SessionLog
 from shared.sessions.records import Record
 
+#: What a follower holds for a reader that is slow: so many records or bytes, whichever comes first, and one record more.
 PAGE_RECORDS: Final = 200
-#: A page with more text than this is not kept for other followers: they read it themselves.
-SHARED_PAGE_CHARS: Final = 1024 * 1024
+PAGE_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class Page:
     """
 
     records: Sequence[Record]
+    bytes: int
     is_last: bool
     through: int
 
@@ -104,8 +105,8 @@ class SessionTail:
         except Exception:
             self._forget(shared)
             raise
-        if sum(len(r.text) for r in page.records) > SHARED_PAGE_CHARS:
-            self._forget(shared)
+        if page.bytes >= PAGE_BYTES:
+            self._forget(shared)  # others read it themselves: nobody holds more for long than he shows
         return page
 
     def _forget(self, shared: _SharedRead) -> None:
@@ -212,8 +213,16 @@ class SessionWatcher:
 
     async def _read(self, session_id: SessionId, after: int, head: int) -> Page:
         self.stats.reads += 1
-        records = await self._log.read(session_id, after=after, limit=PAGE_RECORDS, kinds=self.kinds)
-        last = records[-1].seq if records else after
-        is_last = len(records) < PAGE_RECORDS
+        page = await read_page(self._log, session_id, after=after, kinds=self.kinds)
         # The head was read before the records were: they hold all up to it.
-        return Page(records, is_last, through=max(last, head) if is_last else last)
+        return replace(page, through=max(page.through, head)) if page.is_last else page
+
+
+async def read_page(
+    log: SessionLog, session_id: SessionId, *, after: int, kinds: Sequence[str] | None
+) -> Page:
+    """Read the page after a cursor. Raises ``StoreUnavailable``."""
+    records = await log.read(session_id, after=after, limit=PAGE_RECORDS, kinds=kinds, max_bytes=PAGE_BYTES)
+    size = sum(len(record.text) if record.text.isascii() else len(record.text.encode()) for record in records)
+    is_last = len(records) < PAGE_RECORDS and size < PAGE_BYTES
+    return Page(records, size, is_last, through=records[-1].seq if records else after)

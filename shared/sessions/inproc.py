@@ -11,6 +11,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import accumulate
 from typing import Any, Literal, Protocol, TypeVar, cast
 
 from shared.domain.bounds import check_json
@@ -195,6 +196,7 @@ class InprocSessionLog:
         limit: int = READ_MAX_RECORDS,
         kinds: Sequence[str] | None = None,
         turn: int | None = None,
+        max_bytes: int | None = None,
     ) -> Sequence[Record]:
         """See the port."""
         wanted = frozenset(kinds or ())
@@ -205,7 +207,11 @@ class InprocSessionLog:
             for record in (session.records[max(after, 0) :] if session is not None else ())
             if (not wanted or record.kind in wanted) and (turn is None or record.turn == turn)
         ]
-        return found[: min(limit, READ_MAX_RECORDS)]
+        found = found[: min(limit, READ_MAX_RECORDS)]
+        if max_bytes is None:
+            return found
+        sizes = accumulate((len(record.text.encode()) for record in found), initial=0)
+        return [record for record, before in zip(found, sizes, strict=False) if before < max_bytes]
 
     async def read_back(
         self,

@@ -75,9 +75,11 @@ class SessionLog(Protocol):
         limit: int = READ_MAX_RECORDS,
         kinds: Sequence[str] | None = None,
         turn: int | None = None,
+        max_bytes: int | None = None,
     ) -> Sequence[Record]:
         """Read records with ``seq > after`` in order, at most ``limit``; optionally of some kinds or one turn (SES-11).
 
+        With ``max_bytes`` no record follows once the payloads are that large together; the first always comes.
         The caller has established that the owner may read this session. A missing session reads as empty.
         """
         ...

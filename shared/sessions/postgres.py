@@ -85,10 +85,14 @@ class PostgresSessionLog:
         limit: int = READ_MAX_RECORDS,
         kinds: Sequence[str] | None = None,
         turn: int | None = None,
+        max_bytes: int | None = None,
     ) -> Sequence[Record]:
         """See the port."""
         params: dict[str, Any] = {"id": session_id, "after": after, "limit": min(limit, READ_MAX_RECORDS)}
-        if kinds is None and turn is None:
+        if max_bytes is not None:
+            params |= {"kinds": list(kinds or ()), "turn": turn, "max_bytes": max_bytes}
+            rows = await self._db.read("session.read", _SQL["read_page"], params)
+        elif kinds is None and turn is None:
             rows = await self._db.read("session.read", _SQL["read_records"], params)
         else:
             params |= {"kinds": list(kinds or ()), "turn": turn}

@@ -25,6 +25,16 @@ SELECT session_id, seq, turn, kind, at, data, digest FROM records
   WHERE session_id = %(id)s AND seq > %(after)s AND (kind = ANY (%(kinds)s::text[]) OR cardinality(%(kinds)s::text[]) = 0)
     AND (%(turn)s::int IS NULL OR turn = %(turn)s::int) ORDER BY seq LIMIT %(limit)s
 
+-- name: read_page
+-- As above, up to and with the record that fills it. Sizes are known without reading what is stored out of line.
+SELECT session_id, seq, turn, kind, at, data, digest
+  FROM (SELECT r.*, sum(octet_length(data)) OVER (ORDER BY seq) - octet_length(data) AS before
+          FROM (SELECT session_id, seq, turn, kind, at, data, digest FROM records
+                  WHERE session_id = %(id)s AND seq > %(after)s
+                    AND (kind = ANY (%(kinds)s::text[]) OR cardinality(%(kinds)s::text[]) = 0)
+                    AND (%(turn)s::int IS NULL OR turn = %(turn)s::int) ORDER BY seq LIMIT %(limit)s) r) page
+  WHERE before < %(max_bytes)s::bigint ORDER BY seq
+
 -- name: read_records_back
 -- Backwards along the primary key: the newest ones first, without a look at the others.
 SELECT session_id, seq, turn, kind, at, data, digest FROM records

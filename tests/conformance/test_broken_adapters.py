@@ -76,6 +76,13 @@ class TornLog(InprocSessionLog):
         return await super().commit(session_id, owner, drafts[-1:], **how)
 
 
+class EndlessPageLog(InprocSessionLog):
+    """Reads pages of any size."""
+
+    async def read(self, session_id: SessionId, **how: Any) -> Any:
+        return await super().read(session_id, **how | {"max_bytes": None})
+
+
 class GappyStore(InprocStore):
     """Leaves a seq out after each commit."""
 
@@ -228,6 +235,11 @@ FAULTS: Sequence[tuple[str, Sequence[ConformanceCheck], Sequence[str]]] = [
         "a log without last moments",
         session_log_conformance(LogSubject(TimelessLog)),
         ["a commit after its last moment is refused by the store's clock, and nothing is stored"],
+    ),
+    (
+        "a log with endless pages",
+        session_log_conformance(LogSubject(EndlessPageLog)),
+        ["a read starts after its cursor, stops at its limit, and filters by kind and turn"],
     ),
     (
         "a log with gaps",

@@ -14,7 +14,7 @@ from shared.domain.errors import SessionMissing, TurnMissing
 from shared.domain.ids import OwnerId, SessionId, WorkerId, new_turn_id
 from shared.feed.entries import DeltaEvent, EndEvent, RecordEvent, ResetEvent, SnapshotEvent
 from shared.feed.inproc import InprocFeed
-from shared.feed.watcher import PAGE_RECORDS
+from shared.feed.watcher import PAGE_BYTES, PAGE_RECORDS
 from shared.sessions.inproc import InprocSessionLog, InprocStore
 from shared.sessions.records import Record, draft
 from shared.sessions.vocabulary import CLIENT_KINDS
@@ -32,11 +32,13 @@ class WatchedLog(InprocSessionLog):
         self.polls.set()
         self.reads: list[tuple[int, int]] = []
         self.kept_from = 1
+        self.largest = 0
 
     async def read(self, session_id: SessionId, **how: Any) -> Sequence[Record]:
         """See the port; notes the cursor, and how many records a database would have to look at."""
         after = max(how.pop("after", 0), self.kept_from - 1)
         found = await super().read(session_id, after=after, **how)
+        self.largest = max(self.largest, sum(len(record.text) for record in found))
         is_full = len(found) == how["limit"]
         last = found[-1].seq if is_full else (await super().seqs([session_id])).get(session_id, after)
         self.reads.append((after, last - after))
@@ -255,6 +257,20 @@ async def test_what_one_follower_reads_hides_nothing_from_another_that_missed_th
     await first.until(lambda r: r.cursor == 3)
     await first.drop()
     await second.drop()
+
+
+@pytest.mark.behaviour("FOL-15")
+async def test_a_follower_holds_a_bounded_page_however_large_records_are(inproc: Inproc) -> None:
+    world = inproc.world
+    session_id = await world.session()
+    size = 300_000
+    for _ in range(12):
+        await world.log.commit(session_id, OWNER, [draft("host.note", {"text": "x" * size})])
+    connection = await world.follow_session(session_id)
+    reader = await connection.until(lambda r: r.cursor == 12)
+    assert [r.seq for r in reader.records] == list(range(1, 13))
+    assert size < inproc.log.largest < PAGE_BYTES + 2 * size
+    await connection.drop()
 
 
 async def test_records_that_nobody_sees_are_not_read_over_and_over(inproc: Inproc) -> None:
