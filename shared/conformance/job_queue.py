@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from shared.conformance.check import ConformanceCheck, check, checks_of, require, same
 from shared.domain.ids import OwnerId, WorkerId
-from shared.jobs.queue import ATTEMPTS_MAX, JobClaim, JobQueue, Pool
+from shared.jobs.queue import ALIVE_LOSSES_MAX, ATTEMPTS_MAX, JobClaim, JobQueue, Pool
 from shared.leases.fence import Fence
 
 POOL: Final[Pool] = "remember"
@@ -20,6 +20,8 @@ OTHER_POOL: Final[Pool] = "index"
 #: Long enough that no lease passes, and nothing becomes due, on its own while a check runs.
 LEASE_S: Final = 120.0
 LATER_S: Final = 600.0
+#: Of claims that take over. The subject's store has been up for longer.
+TAKEOVER_LEASE_S: Final = 2.0
 #: More than a check owes.
 PLACES: Final = 64
 
@@ -37,6 +39,10 @@ class JobQueueSubject(Protocol):
 
     def new_worker(self) -> WorkerId:
         """Return a worker process."""
+        ...
+
+    async def see(self, worker: WorkerId) -> None:
+        """Have a worker process count as alive from now on, whatever time passes."""
         ...
 
     async def advance(self, seconds: float) -> None:
@@ -76,9 +82,21 @@ class Stage:
         await self.queue.owe(POOL, job_id, owner)
         return job_id
 
-    async def claim(self, places: int = PLACES, *, pool: Pool = POOL, **how: Any) -> Sequence[JobClaim]:
+    async def claim(
+        self, places: int = PLACES, *, pool: Pool = POOL, lease_s: float = LEASE_S, **how: Any
+    ) -> Sequence[JobClaim]:
         """Claim items for the stage's worker."""
-        return await self.queue.claim(pool, self.worker, places=places, lease_s=LEASE_S, **how)
+        return await self.queue.claim(pool, self.worker, places=places, lease_s=lease_s, **how)
+
+    async def take_over(self, **how: Any) -> Sequence[JobClaim]:
+        """Claim after all leases have passed; what is had is then held for as long as otherwise.
+
+        A process counts as gone after the silence of a lease, and as long as that after the store's start.
+        """
+        await self.subject.advance(LEASE_S + 1)
+        claims = await self.claim(lease_s=TAKEOVER_LEASE_S, **how)
+        await self.queue.renew(POOL, {claim.job_id: claim.fence for claim in claims}, LEASE_S)
+        return claims
 
     async def hold(self) -> JobClaim:
         """Owe an item and claim it."""
@@ -209,9 +227,8 @@ async def rotation(subject: JobQueueSubject) -> None:
 async def takeover(subject: JobQueueSubject) -> None:
     stage = await Stage.of(subject)
     old = await stage.hold()
-    await subject.advance(LEASE_S + 1)
     await stage.owe()
-    [new] = await stage.claim(1)
+    [new] = await stage.take_over(places=1)
     same(
         (new.job_id, new.lost, new.attempts), (old.job_id, True, 1), "the lost one is taken, one try counted"
     )
@@ -270,12 +287,42 @@ async def poison(subject: JobQueueSubject) -> None:
     stage = await Stage.of(subject)
     job_id = (await stage.hold()).job_id
     for tries in range(1, ATTEMPTS_MAX):
-        await subject.advance(LEASE_S + 1)
-        claim = await stage.claim_one(job_id)
+        [claim] = await stage.take_over()
         same((claim.attempts, claim.lost), (tries, True), "every lost lease counts a try")
-    await subject.advance(LEASE_S + 1)
-    await stage.require_none("the last try is not given to a worker any more")
+    same(await stage.take_over(), [], "the last try is not given to a worker any more")
     same(await stage.parked(), {job_id: (ATTEMPTS_MAX, "lease lost")}, "it is listed with its reason")
+
+
+@check("a holder that lives loses its lease ten times in a row without a try", "DST-13")
+async def live_holder(subject: JobQueueSubject) -> None:
+    stage = await Stage.of(subject)
+    await subject.see(stage.worker)
+    job_id = (await stage.hold()).job_id
+    for _ in range(2):
+        for _ in range(ALIVE_LOSSES_MAX):
+            [claim] = await stage.take_over()
+            same((claim.job_id, claim.attempts, claim.lost), (job_id, 0, True), "no try is counted")
+        same(
+            await stage.queue.settle(claim, "release"), "ready", "whatever lets go of it begins the row anew"
+        )
+        await stage.claim_one(job_id)
+    for _ in range(ALIVE_LOSSES_MAX):
+        [claim] = await stage.take_over()
+    [claim] = await stage.take_over()
+    same(claim.attempts, 1, "the eleventh in a row counts")
+
+
+@check("a worker that was itself without the store takes over nothing and claims what is due", "DST-13")
+async def no_takeovers(subject: JobQueueSubject) -> None:
+    stage = await Stage.of(subject)
+    lost = await stage.hold()
+    due = await stage.owe()
+    same(
+        [(c.job_id, c.lost) for c in await stage.take_over(takeovers=False)],
+        [(due, False)],
+        "what is due is claimed, what is lost is left",
+    )
+    same([c.job_id for c in await stage.claim(lease_s=TAKEOVER_LEASE_S)], [lost.job_id], "to others")
 
 
 # --- settled ---------------------------------------------------------------------------------------------------------

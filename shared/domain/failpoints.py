@@ -6,6 +6,8 @@ only under ``TURNKEEPER_ENV=test`` (decision 42); in-process tests pass a :class
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import re
 import signal
@@ -13,6 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from shared.domain.errors import ConfigError
+
+_log: Final = logging.getLogger(__name__)
 
 #: Every point, in the order a turn, and then what it leaves to the background, meets them. A test checks that each is reached by some fault test.
 POINTS: Final = (
@@ -45,7 +49,7 @@ POINTS: Final = (
     "index.replaced",
 )
 
-ACTIONS: Final = ("kill", "stop", "raise")
+ACTIONS: Final = ("kill", "stop", "raise", "hold")
 VARIABLE: Final = "TURNKEEPER_FAILPOINTS"
 EVERY: Final = "every"
 _COUNT: Final = re.compile(rf"[1-9][0-9]{{0,5}}|{EVERY}")
@@ -73,7 +77,7 @@ class Failpoints:
 
     @classmethod
     def parse(cls, text: str) -> Failpoints:
-        """Build points from ``name=action[@n],…``; action is kill, stop or raise.
+        """Build points from ``name=action[@n],…``; action is kill, stop, raise or hold.
 
         ``n`` is the hit that fires: the first by default, or ``every``.
         """
@@ -109,6 +113,9 @@ def _armed(name: str, action: str, fire_at: int | None) -> Action:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "stop":
                 os.kill(os.getpid(), signal.SIGSTOP)
+            case "hold":
+                _log.warning("held at %s", name)
+                await asyncio.Event().wait()
             case _:
                 raise FailpointError(name)
 

@@ -10,12 +10,21 @@ from typing import Literal
 from uuid import UUID, uuid4
 
 from shared.domain.ids import OwnerId, WorkerId
-from shared.jobs.queue import ATTEMPTS_MAX, How, JobBacklog, JobClaim, JobRenewal, ParkedJob, Pool, Settled
+from shared.jobs.queue import (
+    ALIVE_LOSSES_MAX,
+    ATTEMPTS_MAX,
+    How,
+    JobBacklog,
+    JobClaim,
+    JobRenewal,
+    ParkedJob,
+    Pool,
+    Settled,
+)
 from shared.leases.fence import Fence
 from shared.leases.inproc import Clock, utc_now
 
 OWNERS_PER_CLAIM = 16
-SPENT_PER_CLAIM = 16
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,20 +41,27 @@ class JobRow:
     last_failure: str | None = None
     epoch: int = 0
     token: UUID | None = None
+    holder: WorkerId | None = None
+    alive_losses: int = 0
     expires_at: datetime = datetime.max
     settled_at: datetime = datetime.min
 
     def let_go(self, status: Literal["ready", "idle", "parked"], now: datetime) -> None:
         """End the holding; what came meanwhile is in ``status``."""
         self.status, self.again, self.token, self.settled_at = status, False, None, now
+        self.holder, self.alive_losses = None, 0
 
 
 @dataclass(slots=True)
 class JobTable:
-    """The rows that several :class:`InprocJobQueue` share, and the clock that judges them."""
+    """The rows that several :class:`InprocJobQueue` share, and the clock that judges them.
+
+    ``seen``: when each worker process was last heard of.
+    """
 
     now: Clock = utc_now
     rows: dict[tuple[Pool, str], JobRow] = field(default_factory=dict)
+    seen: dict[WorkerId, datetime] = field(default_factory=dict)
 
     def of(self, pool: Pool, *statuses: str) -> list[JobRow]:
         """Return a pool's rows in some statuses."""
@@ -79,35 +95,44 @@ class InprocJobQueue:
         places: int,
         lease_s: float,
         cursor: str = "",
+        takeovers: bool = True,
     ) -> Sequence[JobClaim]:
         """See the port."""
         now = await self._now()
-        lost = self._take_lost(pool, places, now)
+        lost = self._take_lost(pool, places, now, lease_s) if takeovers else []
         due = self._pick_due(pool, places - len(lost), cursor, now)
         for row in due:
             row.status, row.again = "running", False
         for row in (*lost, *due):
-            row.epoch, row.token = row.epoch + 1, uuid4()
+            row.epoch, row.token, row.holder = row.epoch + 1, uuid4(), worker
             row.expires_at = now + timedelta(seconds=lease_s)
         return [
             JobClaim(pool, row.id, row.owner, _fence(row), row.attempts, n < len(lost), row.waits)
             for n, row in enumerate((*lost, *due))
         ]
 
-    def _take_lost(self, pool: Pool, places: int, now: datetime) -> list[JobRow]:
-        """Count a try for every lease that passed: the last one parks its item, the others are taken over."""
+    def _take_lost(self, pool: Pool, places: int, now: datetime, lease_s: float) -> list[JobRow]:
+        """Take over what was lost: a try for each holder that is gone; the last try parks its item."""
         passed = sorted(
             (row for row in self._table.of(pool, "running") if row.expires_at < now),
             key=lambda row: row.expires_at,
         )
-        spent = [row for row in passed if row.attempts + 1 >= self._attempts_max]
-        for row in spent[:SPENT_PER_CLAIM]:
-            row.attempts, row.last_failure = row.attempts + 1, row.last_failure or "lease lost"
-            row.let_go("parked", now)
-        taken = [row for row in passed if row.attempts + 1 < self._attempts_max][:places]
-        for row in taken:
-            row.attempts += 1
+        taken = []
+        for row in passed[:places]:
+            gone = self._is_gone(row.holder, now - timedelta(seconds=lease_s))
+            counted = gone or row.alive_losses >= ALIVE_LOSSES_MAX
+            row.attempts += counted
+            row.alive_losses = 0 if gone else row.alive_losses + 1
+            if counted and row.attempts >= self._attempts_max:
+                row.last_failure = row.last_failure or "lease lost"
+                row.let_go("parked", now)
+            else:
+                taken.append(row)
         return taken
+
+    def _is_gone(self, holder: WorkerId | None, silent_since: datetime) -> bool:
+        heard = None if holder is None else self._table.seen.get(holder)
+        return heard is None or heard <= silent_since
 
     def _pick_due(self, pool: Pool, places: int, cursor: str, now: datetime) -> list[JobRow]:
         """Return an even share of each owner in rotation, then whatever fills the places."""
@@ -186,7 +211,7 @@ class InprocJobQueue:
         row = self._table.rows.get((pool, job_id))
         if row is None or row.status != "parked":
             return False
-        row.status, row.attempts, row.due_at = "ready", 0, now
+        row.status, row.attempts, row.alive_losses, row.due_at = "ready", 0, 0, now
         return True
 
     async def _now(self) -> datetime:

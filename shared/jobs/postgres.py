@@ -46,6 +46,7 @@ class PostgresJobQueue:
         places: int,
         lease_s: float,
         cursor: str = "",
+        takeovers: bool = True,
     ) -> Sequence[JobClaim]:
         """See the port."""
         params = {
@@ -55,6 +56,7 @@ class PostgresJobQueue:
             "lease_s": lease_s,
             "cursor": cursor,
             "attempts_max": self._attempts_max,
+            "takeovers": takeovers,
         }
         rows = await self._db.call(f"{pool}.claim", _SQL["claim"], params)
         return [

@@ -1,11 +1,11 @@
--- Statements of the background pools' items; rules are functions of migration 0001.
+-- Statements of the background pools' items; rules are functions of the migrations.
 
 -- name: owe
 SELECT job_owe_v1(%(pool)s, %(id)s, %(owner)s)
 
 -- name: claim
-SELECT job_id, owner, epoch, token, attempts, waits, lost FROM job_claim_v1(%(pool)s, %(worker)s, %(places)s::int,
-  %(lease_s)s::real, %(cursor)s, %(attempts_max)s::int)
+SELECT job_id, owner, epoch, token, attempts, waits, lost FROM job_claim_v2(%(pool)s, %(worker)s, %(places)s::int,
+  %(lease_s)s::real, %(cursor)s, %(attempts_max)s::int, %(takeovers)s)
 
 -- name: renew
 SELECT job_id, result FROM job_renew_v1(%(pool)s, %(ids)s::text[], %(tokens)s::uuid[], %(lease_s)s::real)
@@ -30,5 +30,5 @@ SELECT id, owner, attempts, last_failure FROM jobs WHERE pool = %(pool)s AND sta
   ORDER BY settled_at DESC LIMIT %(limit)s
 
 -- name: retry
-UPDATE jobs SET status = 'ready', attempts = 0, due_at = clock_timestamp()
+UPDATE jobs SET status = 'ready', attempts = 0, alive_losses = 0, due_at = clock_timestamp()
   WHERE pool = %(pool)s AND id = %(id)s AND status = 'parked' RETURNING id

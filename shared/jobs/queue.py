@@ -14,6 +14,8 @@ How = Literal["done", "retry", "wait", "release", "park"]
 Settled = Literal["idle", "ready", "parked", "lost"]
 
 ATTEMPTS_MAX = 5
+#: Losses in a row of holders that live; each further one counts a try.
+ALIVE_LOSSES_MAX: Final = 10
 BACKGROUND_POOLS: Final[tuple[Pool, ...]] = ("activity", "remember", "index")
 
 
@@ -81,10 +83,13 @@ class JobQueue(Protocol):
         places: int,
         lease_s: float,
         cursor: str = "",
+        takeovers: bool = True,
     ) -> Sequence[JobClaim]:
         """Claim up to ``places`` items: lost ones first, then due ones, an even share an owner from ``cursor`` on.
 
-        An item whose lease ran out counts a try; at ``ATTEMPTS_MAX`` it is parked instead.
+        A lease that ran out counts a try when its holder's process is gone (silent for ``lease_s`` seconds); at
+        ``ATTEMPTS_MAX`` it is parked instead. A holder that lives is forgiven ``ALIVE_LOSSES_MAX`` losses in a row. Without
+        ``takeovers`` lost items are left alone: the caller was itself without the store, and cannot say who else was.
         """
         ...
 

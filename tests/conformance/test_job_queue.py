@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shared.conformance import ConformanceFailure, JobQueueSubject, job_queue_conformance
-from shared.domain.ids import OwnerId
+from shared.domain.ids import OwnerId, WorkerId
 from shared.jobs.inproc import InprocJobQueue, JobTable
 from shared.jobs.postgres import PostgresJobQueue
 from shared.jobs.queue import How, JobClaim, JobQueue, JobRenewal, Pool, Settled
@@ -30,12 +30,22 @@ class InprocJobQueueSubject(InprocWorld):
     async def open(self) -> JobQueue:
         return self._adapter(self.table)
 
+    async def see(self, worker: WorkerId) -> None:
+        self.table.seen[worker] = self.clock() + timedelta(days=1)
+
 
 class PostgresJobQueueSubject(PostgresWorld):
     """One database; time passes for the items of this subject's owners."""
 
     async def open(self) -> JobQueue:
         return PostgresJobQueue(await self.database())
+
+    async def see(self, worker: WorkerId) -> None:
+        statement = (
+            "INSERT INTO workers (id, host, pid, queues, revisions, capacity, version, last_seen)"
+            " VALUES (%s, 'host', 1, '{}', '{}', 1, '1', clock_timestamp() + interval '1 day')"
+        )
+        await self._execute(statement, [worker])
 
     async def advance(self, seconds: float) -> None:
         statement = (
@@ -112,6 +122,20 @@ class Patient(InprocJobQueue):
         return super()._take_lost(*given)
 
 
+class Strict(InprocJobQueue):
+    """Counts a try for every lost lease, whoever lives."""
+
+    def _is_gone(self, *given: Any) -> bool:
+        return True
+
+
+class Hasty(InprocJobQueue):
+    """Takes over whatever it was told."""
+
+    async def claim(self, pool: Pool, worker: WorkerId, **given: Any) -> Sequence[JobClaim]:
+        return await super().claim(pool, worker, **given | {"takeovers": True})
+
+
 class Late(InprocJobQueue):
     """Renews a lease that passed."""
 
@@ -138,6 +162,8 @@ BROKEN: Sequence[tuple[type[InprocJobQueue], str]] = [
     (Greedy, "in rotation"),
     (Stubborn, "waiting for what is away"),
     (Patient, "takes its worker with it"),
+    (Strict, "a holder that lives"),
+    (Hasty, "takes over nothing"),
     (Late, "a lease that passed settles"),
     (Reviving, "a parked item stays parked"),
 ]

@@ -33,7 +33,8 @@ from shared.domain.errors import (
     ProcessingRefused,
 )
 from shared.domain.ids import OwnerId, SessionId
-from shared.jobs.queue import JobClaim, Pool
+from shared.jobs.postgres import PostgresJobQueue
+from shared.jobs.queue import ATTEMPTS_MAX, JobClaim, Pool
 from tests.support.memory_world import KEY, OWNER, MemoryWorld, memory_world
 from tests.support.scripted_facts import ScriptedFacts
 
@@ -231,3 +232,22 @@ async def test_work_above_its_bound_is_refused_and_the_progress_stays(subject: S
 
 async def test_progress_that_nobody_has_is_none(subject: Subject) -> None:
     assert await subject.activity.load(str(uuid4())) is None
+
+
+@pytest.mark.behaviour("DST-13")
+async def test_a_cursor_that_moved_begins_the_tries_of_its_pass_anew(database_url: str) -> None:
+    """A session with more than a pass can hold is cut at its deadline again and again, and gets on each time."""
+    async with memory_world(database_url, ScriptedFacts()) as world:
+        subject = Subject(world.intents, world.activity, world)
+        job = await subject.owe()
+        for through in range(2 * ATTEMPTS_MAX):
+            claim = await subject.claim("activity", job)
+            await world.activity.advance(claim, through, through + 1, None)
+            settled = await PostgresJobQueue(world.database).settle(claim, "retry", failure="timeout")
+            assert settled == "ready"
+        [row] = await world.rows("SELECT attempts FROM jobs WHERE id = %s", job)
+        assert row["attempts"] == 1
+        for _ in range(ATTEMPTS_MAX - 1):
+            claim = await subject.claim("activity", job)
+            settled = await PostgresJobQueue(world.database).settle(claim, "retry", failure="timeout")
+        assert settled == "parked"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from pathlib import Path
@@ -51,13 +52,37 @@ async def run_twice(turn: Turn) -> TurnOutcome:
     return TurnOutcome("completed", f"{first.text} / {second.text}")
 
 
+@tool(repeatable=True)
+def stick(context: ToolContext) -> str:
+    """Never return."""
+    time.sleep(3_600)
+    return "never"
+
+
+@tool(repeatable=True)
+async def linger(seconds: float, context: ToolContext) -> str:
+    """Take some seconds, and note when it began and when it ended or was cut off."""
+    _note(context, f"linger-begun@{time.monotonic()}")
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        _note(context, f"linger-over@{time.monotonic()}")
+    return "done"
+
+
 app = App(
     agents=[
         Agent(
             name="tester",
             instructions="You are under test.",
-            tools=[pay, look, dawdle],
+            tools=[pay, look, dawdle, linger],
             policy=Policy(max_steps=4, max_duration_s=120),
+        ),
+        Agent(
+            name="hasty",
+            instructions="You are under test.",
+            tools=[stick],
+            policy=Policy(max_duration_s=2),
         ),
         Agent(
             name="interrupted",

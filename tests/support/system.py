@@ -106,12 +106,23 @@ class System:
         eventually(lambda: _ok(self.http, "/readyz"), "the producer")
         return child
 
-    def start_worker(self, queue: str = "turns", *, failpoints: str = "", **env: str) -> Child:
+    def start_worker(
+        self, queue: str = "turns", *, name: str = "", failpoints: str = "", **env: str
+    ) -> Child:
         """Start a worker process and wait until its row says that it is there."""
-        self._names += 1
         known = self.worker_pids()
+        child = self.launch_worker(queue, name=name, failpoints=failpoints, **env)
+        eventually(
+            lambda: (self.worker_pids() - known) or _fail_if_ended(child),
+            f"worker {queue}\n{child.output_tail()}",
+        )
+        return child
+
+    def launch_worker(self, queue: str, *, name: str = "", failpoints: str = "", **env: str) -> Child:
+        """Start a worker process and wait for nothing. ``name`` is its node's; each has its own by default."""
+        self._names += 1
         settings = {"TURNKEEPER_FAILPOINTS": failpoints} if failpoints else {}
-        child = self._start(
+        return self._start(
             f"{queue}-{self._names}",
             "celery",
             "-A",
@@ -120,16 +131,11 @@ class System:
             "-Q",
             queue,
             "-n",
-            f"{queue}-{self._names}@%h",
+            f"{name or f'{queue}-{self._names}'}@%h",
             "--without-gossip",
             "--without-mingle",
             env=settings | env,
         )
-        eventually(
-            lambda: (self.worker_pids() - known) or _fail_if_ended(child),
-            f"worker {queue}\n{child.output_tail()}",
-        )
-        return child
 
     def operate(self, *arguments: str, module: str = "celery") -> str:
         """Run a command as an operator would and return its output."""
@@ -170,9 +176,10 @@ class System:
 
     # --- the model -------------------------------------------------------------------------------------------
 
-    def hold_model(self, *, after_tokens: int = 0) -> None:
-        """From now on answers stop after so many tokens, until :meth:`release_model`."""
-        self._model.post("/admin/hold", json={"after_tokens": after_tokens}).raise_for_status()
+    def hold_model(self, *, after_tokens: int = 0, session: str | None = None) -> None:
+        """From now on answers (of one session) stop after so many tokens, until :meth:`release_model`."""
+        what = {"after_tokens": after_tokens} | ({"session": session} if session else {})
+        self._model.post("/admin/hold", json=what).raise_for_status()
 
     def release_model(self) -> None:
         """Let held answers go on."""

@@ -78,23 +78,30 @@ class JobServer:
         self._pass = run_pass
         self._rng = rng or random.Random()
         self._cursor = ""
+        self._store_failed_at = float("-inf")
         self.keeper: LeaseKeeper[str] = LeaseKeeper(
             lambda fences, lease_s: queue.renew(policy.pool, fences, lease_s),
             lease_s=policy.lease_s,
             renew_s=policy.renew_s or policy.lease_s,
+            on_store_failure=self._note_store_failure,
         )
         self.counts = PoolCounts()
 
     async def claim(self, places: int, hints: Sequence[str]) -> Sequence[HeldJob]:
         """Own up to ``places`` items; see :class:`workers.pump.Pump`. Hints say that there is work; the rotation says whose."""
         sent_at = asyncio.get_running_loop().time()
-        claims = await self._queue.claim(
-            self._policy.pool,
-            self._worker,
-            places=places,
-            lease_s=self._policy.lease_s,
-            cursor=self._cursor,
-        )
+        try:
+            claims = await self._queue.claim(
+                self._policy.pool,
+                self._worker,
+                places=places,
+                lease_s=self._policy.lease_s,
+                cursor=self._cursor,
+                takeovers=sent_at - self._store_failed_at > self._policy.lease_s,
+            )
+        except Unavailable:
+            self._note_store_failure()
+            raise
         held = [HeldJob(claim) for claim in claims]
         for one in held:
             self.keeper.keep(one.claim.job_id, one.claim.fence, sent_at, one.lose)
@@ -117,6 +124,10 @@ class JobServer:
             raise
         finally:
             self.keeper.drop(claim.job_id, claim.fence)
+
+    def _note_store_failure(self) -> None:
+        """Remember that the database could not be reached: for one lease nobody's silence means anything (core 7)."""
+        self._store_failed_at = asyncio.get_running_loop().time()
 
     async def _run_pass(self, claim: JobClaim) -> tuple[How | None, str | None]:
         """Run the pass; return how to settle the item (None: it is not ours any more) and the failure's code."""

@@ -54,6 +54,7 @@ class LinedQueue(InprocJobQueue):
         self, pool: Pool, worker: WorkerId, *, cursor: str = "", **how: Any
     ) -> Sequence[JobClaim]:
         self.cursors.append(cursor)
+        self._look("claim")
         return await super().claim(pool, worker, cursor=cursor, **how)
 
     async def renew(self, pool: Pool, fences: Mapping[str, Fence], lease_s: float) -> JobRenewal:
@@ -494,3 +495,30 @@ async def test_a_cancellation_that_a_pass_raises_by_itself_parks_its_item_and_is
     await bench.owe()
     await bench.run()
     assert (bench.row().status, bench.queue.settled) == ("parked", [("park", 0.0, "defect")])
+
+
+@pytest.mark.behaviour("DST-13")
+@pytest.mark.parametrize("what", ["claim", "renew"])
+@virtual_time
+async def test_a_process_that_was_without_the_database_takes_nothing_over_for_one_lease(what: str) -> None:
+    """Everyone looks gone to it; what its neighbours hold would be counted as their deaths."""
+    queue = LinedQueue(JobTable(loop_clock))
+    bench = Bench(failing(), queue=queue)
+    await bench.owe()
+    [lost] = await queue.claim(bench.policy.pool, WorkerId("other"), places=1, lease_s=1.0)
+    await bench.owe("mine")
+    await bench.claim()
+    await asyncio.sleep(2.0)
+    queue.away = {what}
+    if what == "claim":
+        with pytest.raises(StoreUnavailable):
+            await bench.server.claim(1, ())
+    else:
+        renewing = asyncio.create_task(bench.server.keeper.renew_for_ever())
+        await asyncio.sleep(5.1)
+        renewing.cancel()
+    queue.away = set()
+    assert await bench.server.claim(1, ()) == []
+    await asyncio.sleep(bench.policy.lease_s + 0.1)
+    [held] = await bench.server.claim(1, ())
+    assert (held.claim.job_id, held.claim.lost) == (lost.job_id, True)
