@@ -153,11 +153,20 @@ async def cancel_finished(subject: TurnQueueSubject) -> None:
     answer = await s.queue.cancel(claim.turn_id, s.owner)
     expected = Cancelled(False, "finished", "ended", "completed", None, None, claim.session_id, 2)
     same(answer, expected, "it had ended")
-    unopened = await s.admit(await s.session())
-    for took_effect in (True, False):
-        again = await s.queue.cancel(unopened.turn_id, s.owner)
-        same((again.took_effect, again.status), (took_effect, "cancelled"), "a cancel takes effect once")
     await s.check_session(claim.session_id)
+
+
+@check("a cancel that is repeated answers as the first did, and writes nothing", "SES-125")
+async def cancel_repeated(subject: TurnQueueSubject) -> None:
+    s = await stage(subject)
+    opened, unopened = await s.open_turn(), await s.admit(await s.session())
+    for turn, status in ((opened, "ended"), (unopened, "cancelled")):
+        first = await s.queue.cancel(turn.turn_id, s.owner)
+        same((first.took_effect, first.status), (True, status), "it is cancelled")
+        again = await s.queue.cancel(turn.turn_id, s.owner)
+        same((again.took_effect, again.reason, again.status), (True, "cancelled", status), "it still is")
+        same(again.after, first.after, "nothing was written")
+    await s.check_session(opened.session_id)
 
 
 @check("a stored reply wins over a cancel: the turn ends with its outcome")

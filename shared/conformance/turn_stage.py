@@ -222,7 +222,7 @@ class Stage:
                 same(kinds[-1], "turn.ended", "nothing of it stands after its end")
 
 
-async def stage(subject: TurnQueueSubject, **limits: int) -> Stage:
+async def stage(subject: TurnQueueSubject, **limits: Any) -> Stage:
     """Return a new stage over a subject."""
     return Stage(
         subject=subject,

@@ -56,6 +56,7 @@ class StoredSession:
     open: OpenTurn | None = None
     last_commit: str | None = None
     last_seq: int = 0
+    inbox_waiting: int = 0
     records: list[Record] = field(default_factory=list)
 
 
@@ -299,7 +300,7 @@ def _head(session: StoredSession, now: datetime, updated_at: datetime) -> Head:
         tail=session.tail,
         turns=session.next_number - 1,
         open=session.open,
-        inbox_waiting=0,
+        inbox_waiting=session.inbox_waiting,
         created_at=session.created_at,
         updated_at=updated_at,
         now=now,

@@ -108,7 +108,7 @@ class InprocTurnQueue(InprocPools):
         await self._store.reached()
         now = self._store.now()
         lost = take_over_lost(self._tables, request, now, self._store.started_at)
-        ready = take_ready(self._tables, request, request.places - len(lost), now)
+        ready = take_ready(self._tables, request, lost, now)
         return [claim_of(r, now, lost=True) for r in lost] + [claim_of(r, now, lost=False) for r in ready]
 
     async def open(
@@ -197,13 +197,14 @@ class InprocTurnQueue(InprocPools):
         row.finish("ended", self._store.now(), ending.outcome, ending.code)
         row.failure = ending.failure if ending.failure is not None else row.failure
         row.usage, row.end_commit, session.open = usage, commit_id, None
-        return Ended(seq, self._tables.promote(session.id), 0)
+        return Ended(seq, self._tables.promote(session.id), session.inbox_waiting)
 
     def _first_end(self, session: StoredSession, row: TurnRow) -> Ended:
         """What an end answered whose answer was lost; the promoted turn only while it still waits for a worker."""
         seq = max(record.seq for record in session.records if record.turn == row.number)
         live = self._tables.live(session.id)
-        return Ended(seq, live.id if live is not None and live.status == "ready" else None, 0)
+        promoted = live.id if live is not None and live.status == "ready" else None
+        return Ended(seq, promoted, session.inbox_waiting)
 
     async def cancel(self, turn_id: TurnId, owner: OwnerId) -> Cancelled:
         """See the port."""
@@ -267,7 +268,8 @@ class InprocTurnQueue(InprocPools):
         """See the port."""
         await self._store.reached()
         now = self._store.now()
-        dead = [row for row in self._tables.turns.values() if is_dead(row, now, self._attempts_max)]
+        attempts_max, started_at = self._attempts_max, self._store.started_at
+        dead = [row for row in self._tables.turns.values() if is_dead(row, now, attempts_max, started_at)]
         dead.sort(key=lambda row: row.expires_at or now)
         touched = []
         for row in dead[:limit]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -17,7 +17,7 @@ from shared.domain.errors import (
     StoreDefect,
     TurnDuplicate,
 )
-from shared.domain.ids import SessionId, TurnId, WorkerId
+from shared.domain.ids import SessionId, TurnId, WorkerId, new_run_id, new_turn_id
 from shared.leases.fence import Fence
 from shared.sessions.inproc import InprocStore, KeySpace, StoredKey, StoredSession
 from shared.sessions.records import Draft, OpenTurn
@@ -28,12 +28,14 @@ from shared.turns.inproc_rows import (
     TurnRow,
     TurnTables,
     claim_of,
+    close_open,
     is_open,
     loss_of,
     new_row,
     reap,
+    reply_outcome,
 )
-from shared.turns.queue import FINISHED, Admission, AdmissionLimits, Begun, Opened, Receipt
+from shared.turns.queue import FINISHED, Admission, AdmissionLimits, Begun, Opened, Outcome, Receipt
 from shared.turns.rules import fence_holds, is_dead, loss_reason
 
 
@@ -70,9 +72,13 @@ class Door:
             return _receipt(first, duplicate=first.id != row.id)
         self._refuse_reused_run(session)
         self._judge_room(session)
+        interrupts = self.admission.on_busy == "interrupt"
+        ended = supersede(self.store, self.tables, session) if interrupts else Superseded()
         self._keep_keys(session, row.id)
         insert(self.tables, session, row, self.store.now())
-        return _receipt(row, duplicate=False)
+        if ended.inbox is not None:
+            insert(self.tables, session, like_inbox(ended.inbox), self.store.now())
+        return _receipt(row, duplicate=False, superseded=ended.held)
 
     async def judge_begin(self) -> None:
         """Raise why the turn cannot be begun now, or that an earlier try opened it; store nothing."""
@@ -158,17 +164,22 @@ class Door:
         if self.admission.on_busy == "reject":
             self._refuse_busy(session)
         self._reap_dead(session)
-        if self.tables.unfinished(session.id) >= self.limits.queued_per_session:
+        interrupts = self.admission.on_busy == "interrupt"
+        if not interrupts and self.tables.unfinished(session.id) >= self.limits.queued_per_session:
             raise QueueFull("too many turns of the session are queued", bound="queued turns a session")
+        # What an interruption ends waits no more: it makes room.
+        freed = sum(r.status in ("queued", "ready") for r in self.tables.of_session(session.id)) * interrupts
         bounds = self.tables.bounds.get(self.admission.owner)
         own = bounds.queued_max if bounds is not None else None
-        owed = self.tables.count("queued", "ready", owner=self.admission.owner)
+        owed = self.tables.count("queued", "ready", owner=self.admission.owner) - freed
         if owed >= (own if own is not None else self.limits.queued_per_owner):
             raise QueueFull("too many turns of the owner are queued", bound="queued turns an owner")
+        if self.limits.is_full and not freed:
+            raise QueueFull("too many turns are queued in all", bound="queued turns in all")
 
     def _reap_dead(self, session: StoredSession) -> None:
         live, attempts_max = self.tables.live(session.id), self.limits.attempts_max
-        if live is not None and is_dead(live, self.store.now(), attempts_max):
+        if live is not None and is_dead(live, self.store.now(), attempts_max, self.store.started_at):
             reap(self.store, self.tables, session, live, attempts_max)
 
     def _adopted(self, session: StoredSession, row: TurnRow, holder: WorkerId) -> Begun:
@@ -190,6 +201,61 @@ class Door:
 
     def _run(self, session_id: SessionId) -> tuple[SessionId, KeySpace, str]:
         return (session_id, "run", self.admission.run_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """What an interruption ended: who held which turn, and the inbox turn that has to follow the new one."""
+
+    held: Mapping[TurnId, WorkerId] = field(default_factory=dict)
+    inbox: TurnRow | None = None
+
+
+def supersede(store: InprocStore, tables: TurnTables, session: StoredSession) -> Superseded:
+    """End every unfinished turn of a session for the sake of a new one: the open one in the log, the others unseen."""
+    rows = sorted(
+        (row for row in tables.of_session(session.id) if row.status not in FINISHED),
+        key=lambda row: row.position,
+    )
+    held = {row.id: row.lease_owner for row in rows if row.lease_owner is not None}
+    inbox = next((row for row in rows if row.origin == "inbox" and session.inbox_waiting), None)
+    opened = next((row for row in rows if is_open(session, row)), None)
+    for row in rows:
+        if row is not opened:
+            row.finish("cancelled", store.now(), code="turn.superseded")
+    if opened is not None:
+        outcome: Outcome = "interrupted" if opened.origin == "inbox" else "cancelled"
+        reply = reply_outcome(session, opened)
+        code = None if reply is not None else "turn.superseded"
+        close_open(store, tables, session, opened, reply or outcome, code)
+    return Superseded(held, inbox)
+
+
+def like_inbox(row: TurnRow) -> TurnRow:
+    """Return a new inbox turn like one that was ended, before it has a position, a status and its times."""
+    return TurnRow(
+        id=new_turn_id(),
+        session_id=row.session_id,
+        owner=row.owner,
+        position=0,
+        status="queued",
+        key=None,
+        message=None,
+        command=None,
+        meta=None,
+        run_id=new_run_id(),
+        agent=row.agent,
+        agent_revision=row.agent_revision,
+        on_worker_loss=row.on_worker_loss,
+        priority=row.priority,
+        due_at=datetime.min,
+        deadline=None,
+        admitted_at=datetime.min,
+        admitted_seq=0,
+        max_duration_s=row.max_duration_s,
+        origin="inbox",
+        pool=row.pool,
+    )
 
 
 def insert(tables: TurnTables, session: StoredSession, row: TurnRow, now: datetime) -> None:
@@ -225,5 +291,16 @@ def open_row(
     return seq
 
 
-def _receipt(row: TurnRow, *, duplicate: bool) -> Receipt:
-    return Receipt(row.id, row.run_id, row.session_id, row.position, row.status, row.admitted_seq, duplicate)
+def _receipt(
+    row: TurnRow, *, duplicate: bool, superseded: Mapping[TurnId, WorkerId] | None = None
+) -> Receipt:
+    return Receipt(
+        row.id,
+        row.run_id,
+        row.session_id,
+        row.position,
+        row.status,
+        row.admitted_seq,
+        duplicate,
+        superseded or {},
+    )

@@ -58,6 +58,23 @@ class InprocPools:
         oldest_s = max([(now - row.due_at).total_seconds() for row in ready], default=0.0)
         return Backlog(len(ready), count("queued"), count("running"), max(0.0, oldest_s), unserved)
 
+    async def move_revision(self, old: str, new: str, *, limit: int = 1_000) -> int:
+        """See the port."""
+        await self._store.reached()
+        waiting = [
+            row
+            for row in self._tables.turns.values()
+            if row.status in ("queued", "ready") and row.agent_revision == old
+        ][:limit]
+        for row in waiting:
+            row.agent_revision = new
+        return len(waiting)
+
+    async def count_waiting(self, limit: int) -> int:
+        """See the port."""
+        await self._store.reached()
+        return min(limit, self._tables.count("queued", "ready"))
+
     async def has_overdue(self, pool: str, older_than_s: float) -> bool:
         """See the port."""
         await self._store.reached()

@@ -43,7 +43,7 @@ class TurnRow:
     position: int
     status: Status
     key: str | None
-    message: str
+    message: str | None
     command: str | None
     meta: str | None
     run_id: RunId
@@ -229,7 +229,7 @@ def reap(
         reply = reply_outcome(session, row)
         code = None if reply is not None else "turn.lease"
         close_open(store, tables, session, row, reply or "interrupted", code)
-    elif row.attempts >= attempts_max - 1 or is_abandoned(row, now):
+    elif row.attempts >= attempts_max - 1 or is_abandoned(row, now, store.started_at):
         row.attempts += 1
         row.finish("ended", now, "interrupted", "turn.lease")
         tables.promote(session.id)
@@ -243,17 +243,19 @@ def reap(
 def cancel(
     store: InprocStore, tables: TurnTables, session: StoredSession, row: TurnRow, attempts_max: int
 ) -> str:
-    """End a turn as cancelled unless it finished, replied or is dead; return what was done."""
+    """End a turn as cancelled unless it finished, replied, is dead or the inbox's; return what was done."""
     if row.status in FINISHED:
-        return "finished"
+        return "cancelled" if "cancelled" in (row.status, row.outcome) else "finished"
     if not is_open(session, row):
+        if row.origin == "inbox":
+            return "inbox"
         row.finish("cancelled", store.now())
         tables.promote(session.id)
         return "cancelled"
     if (reply := reply_outcome(session, row)) is not None:
         close_open(store, tables, session, row, reply, None)
         return "replied"
-    if is_dead(row, store.now(), attempts_max):
+    if is_dead(row, store.now(), attempts_max, store.started_at):
         reap(store, tables, session, row, attempts_max)
         return "reaped"
     close_open(store, tables, session, row, "cancelled", None)
@@ -279,12 +281,13 @@ def claim_of(row: TurnRow, now: datetime, *, lost: bool) -> Claim:
         origin=row.origin,
         run_id=row.run_id,
         key=row.key,
-        message=json.loads(row.message),
+        message=_optional_json(row.message),
         command=_optional_json(row.command),
         meta=_optional_json(row.meta),
         agent=row.agent,
         agent_revision=row.agent_revision,
         on_worker_loss=row.on_worker_loss,
+        priority=row.priority,
         attempts=row.attempts,
         suspect=row.suspect,
         lost=lost,

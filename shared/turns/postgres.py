@@ -7,9 +7,10 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
+from uuid import UUID
 
 from shared.database.pool import Database, Row
-from shared.database.statements import load_statements
+from shared.database.statements import Statement, load_statements
 from shared.domain.canonical import canonical_json
 from shared.domain.errors import RevisionConflict, SessionBusy, TurnClosed, TurnMissing
 from shared.domain.ids import OwnerId, SessionId, TurnId, WorkerId
@@ -137,6 +138,8 @@ class PostgresTurnQueue:
                 "lease_s": request.lease_s,
                 "cursor": request.cursor,
                 "hints": list(request.hints),
+                "background": request.background_places,
+                "oldest_first": request.oldest_first,
                 "takeovers": request.takeovers,
                 "suspects": max(0, request.suspects_left),
                 "attempts_max": request.attempts_max,
@@ -259,24 +262,22 @@ class PostgresTurnQueue:
     async def reap(self, *, limit: int = 50) -> Sequence[TurnView]:
         """See the port."""
         bound = {"attempts_max": self._attempts_max}
-        found = await self._db.read("turn.reap.find", _SQL["find_dead"], bound | {"limit": limit})
-        touched = []
-        for row in found:
-            for done in await self._db.call(
-                "turn.reap", _SQL["reap"], bound | {"id": row["id"]}, repeatable=True
-            ):
-                touched.append(await self.get(TurnId(row["id"]), OwnerId(done["owner"])))
-        return touched
+        ids = await self._found("turn.reap.find", _SQL["find_dead"], bound | {"limit": limit})
+        if not ids:
+            return []
+        done = await self._db.call("turn.reap", _SQL["reap"], bound | {"ids": ids}, repeatable=True)
+        touched = {"ids": [row["id"] for row in done]}
+        return [view_of(row) for row in await self._db.read("turn.reap.view", _SQL["get_many"], touched)]
 
     async def expire(self, *, limit: int = 50) -> int:
         """See the port."""
-        found = await self._db.read("turn.expire.find", _SQL["find_late"], {"limit": limit})
-        done = 0
-        for row in found:
-            done += len(
-                await self._db.call("turn.expire", _SQL["expire"], {"id": row["id"]}, repeatable=True)
-            )
-        return done
+        ids = await self._found("turn.expire.find", _SQL["find_late"], {"limit": limit})
+        if not ids:
+            return 0
+        return len(await self._db.call("turn.expire", _SQL["expire"], {"ids": ids}, repeatable=True))
+
+    async def _found(self, unit: str, statement: Statement, params: Mapping[str, Any]) -> list[UUID]:
+        return [row["id"] for row in await self._db.read(unit, statement, params)]
 
     async def get(self, turn_id: TurnId, owner: OwnerId) -> TurnView:
         """See the port."""
@@ -329,6 +330,17 @@ class PostgresTurnQueue:
             rows = await self._db.read("turn.unserved", _SQL["unserved"], {"pool": pool})
             unserved = {r["revision"]: r["ready"] for r in rows if r["revision"] not in revisions}
         return Backlog(row["ready"], row["queued"], row["running"], float(row["oldest_due_s"]), unserved)
+
+    async def move_revision(self, old: str, new: str, *, limit: int = 1_000) -> int:
+        """See the port."""
+        params = {"old": old, "new": new, "limit": limit}
+        [row] = await self._db.call("turn.move_revision", _SQL["move_revision"], params, repeatable=True)
+        return int(row["moved"])
+
+    async def count_waiting(self, limit: int) -> int:
+        """See the port."""
+        [row] = await self._db.read("turn.waiting", _SQL["waiting"], {"limit": limit})
+        return int(row["waiting"])
 
     async def has_overdue(self, pool: str, older_than_s: float) -> bool:
         """See the port."""

@@ -62,6 +62,7 @@ def admit_params(admission: Admission, limits: AdmissionLimits) -> dict[str, Any
         "max_duration_s": admission.max_duration_s,
         "session_max": limits.queued_per_session,
         "owner_max": limits.queued_per_owner,
+        "is_full": limits.is_full,
         "attempts_max": limits.attempts_max,
     }
 
@@ -79,11 +80,17 @@ def receipt_of(admission: Admission, row: Row) -> Receipt:
                 row["after_seq"],
                 # Our own earlier try whose answer was lost is no duplicate to the caller.
                 duplicate=row["result"] == "duplicate" and row["turn_id"] != admission.turn_id,
+                superseded={
+                    TurnId(turn): WorkerId(holder)
+                    for turn, holder in zip(row["held"] or (), row["holders"] or (), strict=True)
+                },
             )
         case "session-full":
             raise QueueFull("too many turns of the session are queued", bound="queued turns a session")
         case "owner-full":
             raise QueueFull("too many turns of the owner are queued", bound="queued turns an owner")
+        case "all-full":
+            raise QueueFull("too many turns are queued in all", bound="queued turns in all")
         case "key-conflict":
             raise _not_admitted(admission, row["result"], row["turn_id"])
         case result:
@@ -192,6 +199,7 @@ def claim_of(row: Row) -> Claim:
         agent=row["agent"],
         agent_revision=row["agent_revision"],
         on_worker_loss=row["on_worker_loss"],
+        priority=row["priority"],
         attempts=row["attempts"],
         suspect=row["suspect"],
         lost=row["lost"],
@@ -216,6 +224,7 @@ def _begun_claim(admission: Admission, row: Row) -> Claim:
         agent=admission.agent,
         agent_revision=admission.agent_revision,
         on_worker_loss=admission.on_worker_loss,
+        priority=admission.priority,
         attempts=row["attempts"],
         suspect=False,
         lost=False,

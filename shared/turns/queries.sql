@@ -1,10 +1,10 @@
 -- Statements of the turn queue. Rules that branch under a lock are functions of migrations 0001 and 0002.
 
 -- name: admit
-SELECT result, turn_id, run_id, turn_position, status, after_seq, detail FROM turn_admit_v2(
+SELECT result, turn_id, run_id, turn_position, status, after_seq, detail, held, holders FROM turn_admit_v2(
   %(id)s, %(session)s, %(owner)s, %(key)s, %(print)s, %(run)s, %(message)s, %(command)s, %(meta)s, %(agent)s,
   %(revision)s, %(on_busy)s, %(on_worker_loss)s, %(priority)s::int, %(deadline)s::timestamptz, %(max_duration_s)s::real,
-  %(session_max)s::int, %(owner_max)s::int, %(attempts_max)s::int)
+  %(session_max)s::int, %(owner_max)s::int, %(is_full)s, %(attempts_max)s::int)
 
 -- name: begin
 SELECT result, turn_id, number, seq, started_seq, epoch, token, attempts, open_for_s FROM turn_begin_v1(
@@ -16,9 +16,9 @@ SELECT result, turn_id, number, seq, started_seq, epoch, token, attempts, open_f
 SELECT turn_abandon_v1(%(id)s, %(epoch)s::bigint, %(token)s) AS abandoned
 
 -- name: claim
-SELECT * FROM turn_claim_v1(
-  %(worker)s, %(pool)s, %(revisions)s::text[], %(places)s::int, %(lease_s)s::real, %(cursor)s, %(hints)s::uuid[],
-  %(takeovers)s, %(suspects)s::int, %(attempts_max)s::int, %(running_max)s::int)
+SELECT * FROM turn_claim_v2(
+  %(worker)s, %(pool)s, %(revisions)s::text[], %(places)s::int, %(background)s::int, %(lease_s)s::real, %(cursor)s,
+  %(hints)s::uuid[], %(oldest_first)s, %(takeovers)s, %(suspects)s::int, %(attempts_max)s::int, %(running_max)s::int)
 
 -- name: open
 SELECT result, number, seq, started_seq FROM turn_open_v2(%(id)s, %(session)s, %(epoch)s::bigint, %(token)s, %(commit)s, %(title)s,
@@ -52,14 +52,14 @@ SELECT id FROM turns
   ORDER BY expires_at LIMIT %(limit)s
 
 -- name: reap
-SELECT result, session_id, owner FROM turn_reap_v1(%(id)s, %(attempts_max)s::int)
+SELECT id FROM turn_reap_v2(%(ids)s::uuid[], %(attempts_max)s::int) AS done (id)
 
 -- name: find_late
 SELECT id FROM turns WHERE deadline < (SELECT clock_timestamp()) AND status IN ('queued', 'ready') AND number IS NULL
   ORDER BY deadline LIMIT %(limit)s
 
 -- name: expire
-SELECT session_id, owner FROM turn_expire_v1(%(id)s)
+SELECT id FROM turn_expire_v2(%(ids)s::uuid[]) AS done (id)
 
 -- name: get
 SELECT t.id, t.session_id, t.owner, t.run_id, t.position, t.number, t.origin, t.status, t.outcome, t.code,
@@ -69,6 +69,16 @@ SELECT t.id, t.session_id, t.owner, t.run_id, t.position, t.number, t.origin, t.
        s.open_turn = t.id AND (t.status <> 'running' OR t.expires_at < clock_timestamp()) AS unheld,
        t.on_worker_loss, clock_timestamp() AS now
   FROM turns t JOIN sessions s ON s.id = t.session_id WHERE t.id = %(id)s AND t.owner = %(owner)s
+
+-- name: get_many
+-- As `get`, for what a sweep touched.
+SELECT t.id, t.session_id, t.owner, t.run_id, t.position, t.number, t.origin, t.status, t.outcome, t.code,
+       t.last_failure, t.agent, t.agent_revision, t.priority, t.attempts, t.epoch, t.usage, t.key, t.admitted_seq, t.admitted_at,
+       t.opened_at, t.ended_at, t.deadline, t.started_seq, t.lease_owner, coalesce(isfinite(t.expires_at), false) AS leased,
+       s.open_turn = t.id AS is_open,
+       s.open_turn = t.id AND (t.status <> 'running' OR t.expires_at < clock_timestamp()) AS unheld,
+       t.on_worker_loss, clock_timestamp() AS now
+  FROM turns t JOIN sessions s ON s.id = t.session_id WHERE t.id = ANY (%(ids)s::uuid[])
 
 -- name: calls
 SELECT invocation_id, step, ordinal, name, argument_digest, token, state, result FROM tool_calls
@@ -110,6 +120,13 @@ WITH RECURSIVE r (revision) AS (
 SELECT revision, (SELECT count(*) FROM (SELECT 1 FROM turns WHERE status = 'ready' AND pool = %(pool)s
                     AND agent_revision = r.revision LIMIT 10000) x) AS ready
   FROM r WHERE revision IS NOT NULL LIMIT 100
+
+-- name: move_revision
+SELECT turn_move_revision_v1(%(old)s, %(new)s, %(limit)s::int) AS moved
+
+-- name: waiting
+-- In the index's order, so that no plan looks at finished rows.
+SELECT count(*) AS waiting FROM (SELECT 1 FROM turns WHERE status IN ('queued', 'ready') ORDER BY owner LIMIT %(limit)s) x
 
 -- name: overdue
 -- The oldest one first: without an order the planner may look for any such row among all that ever ended.

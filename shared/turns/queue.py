@@ -12,7 +12,7 @@ from shared.leases.fence import Fence
 from shared.sessions.records import Draft
 from shared.turns.admission import TurnAdmission
 
-OnBusy = Literal["reject", "enqueue"]
+OnBusy = Literal["reject", "enqueue", "interrupt"]
 OnWorkerLoss = Literal["continue", "interrupt"]
 Status = Literal["queued", "ready", "running", "waiting", "ended", "cancelled", "refused", "expired"]
 Outcome = Literal["completed", "partial", "failed", "cancelled", "interrupted"]
@@ -46,16 +46,25 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """Bounds that an admission is judged by; an owner's own row wins over ``queued_per_owner``."""
+    """Bounds that an admission is judged by; an owner's own row wins over ``queued_per_owner``.
+
+    ``is_full`` says that the waiting turns of all owners were found to have reached their bound
+    (:class:`~shared.turns.waiting.WaitingTotal`); only what makes room for itself is admitted then.
+    """
 
     queued_per_session: int = 100
     queued_per_owner: int = 1_000
     attempts_max: int = 3
+    is_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The proof of an admission. ``after`` is the cursor from which its records can be followed."""
+    """The proof of an admission. ``after`` is the cursor from which its records can be followed.
+
+    ``superseded`` names the turns that this admission ended while a process held them, and that process: it is told by a
+    hint, or within a second by its watch. A repeat names none.
+    """
 
     turn_id: TurnId
     run_id: RunId
@@ -64,11 +73,17 @@ class Receipt:
     status: Status
     after: int
     duplicate: bool
+    superseded: Mapping[TurnId, WorkerId] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """What a process asks for. ``cursor`` is its own place in the rotation of owners, from its last claim."""
+    """What a process asks for. ``cursor`` is its own place in the rotation of owners, from its last claim.
+
+    ``background_places`` bounds the turns of priority ``background`` among the waiting ones that are claimed (None: no
+    bound); the process keeps them below half of its places. ``oldest_first`` begins with the turn that waits longest, of
+    whatever owner and priority, so that nothing waits for ever behind more urgent ones.
+    """
 
     worker: WorkerId
     places: int
@@ -76,6 +91,8 @@ class ClaimRequest:
     lease_s: float = 15.0
     cursor: str = ""
     hints: Sequence[TurnId] = ()
+    background_places: int | None = None
+    oldest_first: bool = False
     takeovers: bool = True
     suspects_left: int = 8
     attempts_max: int = 3
@@ -101,6 +118,7 @@ class Claim:
     agent: str
     agent_revision: str
     on_worker_loss: OnWorkerLoss
+    priority: int
     attempts: int
     suspect: bool
     lost: bool
@@ -280,6 +298,10 @@ class TurnQueue(Protocol):
         of the session, or of the history that a fork inherits), ``SessionBusy`` (``on_busy="reject"`` beside any
         unfinished row), ``QueueFull``, and what the host's ``admit`` refuses with. The same key and content, or the same
         ``turn_id`` after a lost answer, answer the first receipt. A dead turn of the session is reaped first.
+
+        Under ``on_busy="interrupt"`` the turn then ends every unfinished one of the session, claimed ones included, and
+        is ready itself: the open turn ends by its stored reply, else cancelled (an inbox turn interrupted, and one like
+        it follows while items wait), the others cancelled, all with ``turn.superseded``. Refused, it ends none.
         """
         ...
 
@@ -317,7 +339,8 @@ class TurnQueue(Protocol):
         """Claim up to ``places`` turns: lost rows first, then ready and due ones in fair order over the owners.
 
         A claim raises the epoch by one and draws a new token. Rows past their lease are taken by the store's clock
-        only. Takes no row of an unserved revision, none of an owner at its cap, and at most ``suspects_left`` lost rows.
+        only. Takes no row of an unserved revision, none of an owner at its cap, at most ``suspects_left`` lost rows, and
+        of the waiting ones at most ``background_places`` of the background.
         A hint brings its owner to the front of this claim, not its row before the owner's earlier ones.
         """
         ...
@@ -368,7 +391,7 @@ class TurnQueue(Protocol):
         ...
 
     async def cancel(self, turn_id: TurnId, owner: OwnerId) -> Cancelled:
-        """End a turn as cancelled, durably, whoever holds it. Raises ``TurnMissing``.
+        """End a turn as cancelled, durably, whoever holds it. Raises ``TurnMissing``; a repeat answers as the first did.
 
         A stored reply wins: the turn ends with its outcome. A dead turn is reaped as interrupted instead. Neither takes
         effect as a cancel.
@@ -424,6 +447,17 @@ class TurnQueue(Protocol):
 
     async def backlog(self, pool: str, revisions: Sequence[str] = ()) -> Backlog:
         """Count what a pool owes. Each count stops at 10,000."""
+        ...
+
+    async def move_revision(self, old: str, new: str, *, limit: int = 1_000) -> int:
+        """Give up to ``limit`` waiting turns of an agent revision another one; return how many. Moves no turn that runs.
+
+        For turns that no worker serves any more: repeat until 0.
+        """
+        ...
+
+    async def count_waiting(self, limit: int) -> int:
+        """Count the queued and ready turns of all owners, up to ``limit``."""
         ...
 
     async def has_overdue(self, pool: str, older_than_s: float) -> bool:

@@ -70,21 +70,23 @@ def is_spent(turn: TurnState, attempts_max: int) -> bool:
     return counts and turn.attempts >= attempts_max - 1
 
 
-def is_abandoned(turn: TurnState, now: datetime) -> bool:
-    """Say whether the lease passed so long ago that nobody tried again."""
-    return turn.expires_at is not None and turn.expires_at < now - ABANDONED_AFTER
+def is_abandoned(turn: TurnState, now: datetime, started_at: datetime) -> bool:
+    """Say whether the lease passed so long ago that nobody tried again; before the store's start nobody could."""
+    return turn.expires_at is not None and max(turn.expires_at, started_at) < now - ABANDONED_AFTER
 
 
-def is_dead(turn: TurnState, now: datetime, attempts_max: int) -> bool:
+def is_dead(turn: TurnState, now: datetime, attempts_max: int, started_at: datetime) -> bool:
     """Say whether nobody may go on with the row: lost, and its policy, attempts or age forbid another try."""
     return is_lost(turn, now) and (
-        turn.on_worker_loss == "interrupt" or is_spent(turn, attempts_max) or is_abandoned(turn, now)
+        turn.on_worker_loss == "interrupt"
+        or is_spent(turn, attempts_max)
+        or is_abandoned(turn, now, started_at)
     )
 
 
-def may_take_over(turn: TurnState, now: datetime, attempts_max: int) -> bool:
+def may_take_over(turn: TurnState, now: datetime, attempts_max: int, started_at: datetime) -> bool:
     """Say whether a claim may take the row from its lost holder."""
-    return is_lost(turn, now) and not is_dead(turn, now, attempts_max)
+    return is_lost(turn, now) and not is_dead(turn, now, attempts_max, started_at)
 
 
 def count_loss(turn: TurnState, *, holder_is_gone: bool) -> Losses:

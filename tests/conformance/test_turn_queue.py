@@ -12,6 +12,7 @@ CHECKS = turn_queue_conformance(InprocTurnQueueSubject())
 
 
 @pytest.mark.behaviour(
+    "API-02",
     "DST-06",
     "DST-07",
     "DST-09",
@@ -52,6 +53,13 @@ CHECKS = turn_queue_conformance(InprocTurnQueueSubject())
     "SES-128",
     "SES-129",
     "SES-131",
+    "SES-132",
+    "SES-133",
+    "SES-134",
+    "SES-135",
+    "SES-136",
+    "SES-137",
+    "SES-138",
     "SES-148",
 )
 @pytest.mark.parametrize("name", names_of(CHECKS))

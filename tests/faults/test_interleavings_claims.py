@@ -16,7 +16,9 @@ from tests.support.mutations import Mutation, Scenario, mutation, prove
 
 #: What a claim judges silence by. The server has been up for longer.
 SHORT_LEASE_S = 0.05
-CLAIM_ONE: Final = "SELECT * FROM turn_claim_v1('w1', 'turns', '{1}', 1, 60, '', '{}', true, 8, 3, 256)"
+CLAIM_ONE: Final = (
+    "SELECT * FROM turn_claim_v2('w1', 'turns', '{1}', 1, NULL, 60, '', '{}', false, true, 8, 3, 256)"
+)
 
 
 async def lose_to(w: World, lost: Claim, worker: str, *, lease_s: float = SHORT_LEASE_S) -> Claim:
@@ -57,7 +59,7 @@ async def scenario_two_claims_at_one_cap(url: str) -> None:
         async with w.transaction() as first:
             await first.execute(CLAIM_ONE)
             second = asyncio.create_task(w.claims("w2", revisions=("2",)))
-            await w.waits(second, "turn_claim_v1")
+            await w.waits(second, "turn_claim_v2")
         assert await second == []
 
 
@@ -186,7 +188,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_two_claims_at_one_cap,
         mutation(
             "owners are not locked",
-            "turn_claim_v1",
+            "turn_claim_v2",
             ("PERFORM 1 FROM owners o WHERE o.id = ANY (v_owners) ORDER BY o.id FOR NO KEY UPDATE;", ""),
         ),
     ),
@@ -194,7 +196,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_old_session_beside_new_ones,
         mutation(
             "position orders an owner",
-            "turn_take_ready_v1",
+            "turn_take_ready_v2",
             (
                 "ORDER BY c.priority, c.due_at, c.id LIMIT v_room",
                 "ORDER BY c.priority, c.position LIMIT v_room",
@@ -248,7 +250,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
     ),
     (
         scenario_sixteen_owners_at_their_cap,
-        mutation("owners at their cap are served", "turn_owners_v1", ("IF v_fits THEN", "IF true THEN")),
+        mutation("owners at their cap are served", "turn_owners_v2", ("IF v_fits THEN", "IF true THEN")),
     ),
     (
         scenario_claim_whose_answer_is_lost,

@@ -236,9 +236,10 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_producer_dies_after_its_commit,
         mutation(
             "claims follow wakes only",
-            "turn_claim_v1",
+            "turn_claim_v2",
             (
-                "v_owners := turn_owners_v1(p_pool, p_revisions, p_cursor, p_running_max);",
+                "v_owners := turn_owners_v2(p_pool, p_revisions, p_cursor, p_running_max,"
+                " CASE WHEN v_background > 0 THEN 2 ELSE 1 END);",
                 "v_owners := ARRAY(SELECT DISTINCT t.owner FROM turns t WHERE t.id = ANY (p_hints));",
             ),
         ),

@@ -259,6 +259,7 @@ def admit_call(
         "p_max_duration_s": None,
         "p_session_max": 100,
         "p_owner_max": 1000,
+        "p_all_full": False,
         "p_attempts_max": ATTEMPTS_MAX,
     }
 

@@ -110,24 +110,31 @@ def admission(session: str, owner: str) -> dict[str, Any]:
         "max_duration_s": None,
         "session_max": 100,
         "owner_max": 1_000,
+        "is_full": False,
         "attempts_max": 3,
     }
 
 
-def claim_of(worker: str, *, cursor: str = "") -> dict[str, Any]:
+def claim_of(worker: str, *, cursor: str = "", oldest_first: bool = False) -> dict[str, Any]:
     return {
         "worker": worker,
         "pool": "turns",
         "revisions": ["1"],
         "places": 1,
+        "background": 1,
         "lease_s": 600.0,
         "cursor": cursor,
         "hints": [],
+        "oldest_first": oldest_first,
         "takeovers": True,
         "suspects": 8,
         "attempts_max": 3,
         "running_max": 256,
     }
+
+
+def beginning() -> dict[str, Any]:
+    return {"holder": "host", "lease_s": 600.0, "commit": "begin", "title": None}
 
 
 def fence_of(claimed: Mapping[str, Any], commit: str) -> dict[str, Any]:
@@ -173,6 +180,9 @@ def statements(scene: Scene) -> Mapping[str, tuple[str, dict[str, Any]]]:
         "admit behind others": ("admit", admission("waiting", "me")),
         "claim": ("claim", claim_of("w2")),
         "claim past the deep owner": ("claim", claim_of("w2", cursor="deep")),
+        "claim the oldest": ("claim", claim_of("w2", oldest_first=True)),
+        "interrupt": ("admit", admission("long", "me") | {"on_busy": "interrupt"}),
+        "begin": ("begin", admission("fresh", "me") | beginning() | params_of((step(),))),
         "open": ("open", fence_of(scene.claimed, "open") | {"title": None} | params_of((step(),))),
         "append": (
             "append",
@@ -184,6 +194,8 @@ def statements(scene: Scene) -> Mapping[str, tuple[str, dict[str, Any]]]:
         "renew": ("renew", {"ids": ids, "tokens": tokens, "lease_s": 60.0}),
         "watch": ("watch", {"worker": "w1", "ids": ids, "tokens": tokens}),
         "get": ("get", who),
+        "get_many": ("get_many", {"ids": ids}),
+        "reap": ("reap", {"ids": ids, "attempts_max": 3}),
         "find_dead": ("find_dead", {"attempts_max": 3, "limit": 50}),
         "find_late": ("find_late", {"limit": 50}),
         "overdue": ("overdue", {"pool": "turns", "older_s": 1.0}),
@@ -266,7 +278,7 @@ READ_WHOLE_LOG: Final = mutation(
 )
 COUNT_ALL_TURNS: Final = mutation(
     "room is counted over all turns",
-    "turn_take_ready_v1",
+    "turn_take_ready_v2",
     (
         "(SELECT count(*) FROM turns t WHERE t.owner = p_owner AND t.status = 'running')",
         "(SELECT count(*) FILTER (WHERE t.status = 'running' AND t.owner = p_owner) FROM turns t)",

@@ -183,6 +183,7 @@ def _claim(row: Mapping[str, Any]) -> Claim:
         agent="",
         agent_revision="1",
         on_worker_loss=row["on_worker_loss"],
+        priority=1,
         attempts=0,
         suspect=False,
         lost=True,

@@ -26,6 +26,7 @@ from shared.turns.rules import (
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 TOKEN, OTHER = UUID(int=1), UUID(int=2)
 SECOND = timedelta(seconds=1)
+STARTED = NOW - timedelta(days=1)
 
 
 @dataclass
@@ -86,14 +87,22 @@ def test_a_lost_turn_is_dead_by_policy_by_spent_attempts_or_by_age_and_else_may_
     turn: Turn, dead: bool
 ) -> None:
     later = NOW + SECOND
-    assert is_dead(turn, later, 3) is dead
-    assert may_take_over(turn, later, 3) is not dead
+    assert is_dead(turn, later, 3, STARTED) is dead
+    assert may_take_over(turn, later, 3, STARTED) is not dead
+
+
+@pytest.mark.behaviour("DST-20")
+def test_an_outage_of_the_store_is_no_hour_without_a_try() -> None:
+    lost = Turn(expires_at=NOW - timedelta(hours=5))
+    for up_for, dead in ((timedelta(minutes=59), False), (timedelta(minutes=61), True)):
+        assert is_dead(lost, NOW, 3, NOW - up_for) is dead
+        assert may_take_over(lost, NOW, 3, NOW - up_for) is not dead
 
 
 def test_a_held_turn_is_neither_dead_nor_to_be_taken_over() -> None:
     held = Turn(on_worker_loss="interrupt", suspect=True, attempts=9, expires_at=NOW)
-    assert not is_dead(held, NOW, 3)
-    assert not may_take_over(held, NOW, 3)
+    assert not is_dead(held, NOW, 3, STARTED)
+    assert not may_take_over(held, NOW, 3, STARTED)
 
 
 @pytest.mark.parametrize(
