@@ -36,9 +36,20 @@ class ProducerServer(uvicorn.Server):
         self._close_by: float | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and remember the loop that signals must reach."""
+        """Start, unless a signal comes first: then what was begun is given up, and the process ends."""
         self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)
+        starting = asyncio.current_task()
+        assert starting is not None
+        giving_up = asyncio.create_task(self._give_up(starting))
+        try:
+            await super().startup(sockets)
+        except asyncio.CancelledError:
+            if not self._traffic.is_draining:
+                raise
+            starting.uncancel()
+            self.should_exit = True
+        finally:
+            giving_up.cancel()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin the drain, or end at once when it has begun. Called by the interpreter between two instructions."""
@@ -54,6 +65,10 @@ class ProducerServer(uvicorn.Server):
             if is_quiet or asyncio.get_running_loop().time() >= self._close_by:
                 self.should_exit = True
         return await super().on_tick(counter)
+
+    async def _give_up(self, starting: asyncio.Task[None]) -> None:
+        await self._traffic.draining.wait()
+        starting.cancel()
 
     def _begin_drain(self) -> None:
         _log.info("draining", extra={"requests": self._traffic.requests, "streams": self._traffic.streams})

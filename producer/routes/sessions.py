@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Response
@@ -22,6 +23,8 @@ from producer.wire import (
 from shared.domain.errors import SessionMissing
 from shared.domain.ids import new_session_id
 from shared.sessions.log import NewSession
+
+_log: Final = logging.getLogger(__name__)
 
 router: Final = APIRouter(
     prefix="/v1/sessions", tags=["sessions"], route_class=OwnedRoute, dependencies=list(SECURITY)
@@ -77,7 +80,15 @@ async def read_session(parts: Parts, owner: Owner, session_id: str) -> SessionAn
 
 @router.delete("/{session_id}", status_code=204, response_class=Response)
 async def remove_session(parts: Parts, owner: Owner, session_id: str) -> None:
-    """Remove a session with its children and all they hold; a turn that runs is given up."""
-    removed = await parts.log.remove(read_session_id(session_id), owner)
+    """Remove a session with its children and all they hold.
+
+    A turn that runs is given up: its worker stops within the bound of a cancel, its followers read `end` with `removed`.
+    """
+    with parts.traffic.admitting():
+        removed = await parts.log.remove(read_session_id(session_id), owner)
     if not removed:
         raise SessionMissing("no such session", session=session_id)
+    if parts.hints is not None:
+        for gone in removed:
+            parts.hints.publish_change(gone)
+    _log.info("session removed", extra={"session": session_id, "removed": len(removed)})

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -111,6 +113,146 @@ def test_what_does_not_end_holds_a_drain_no_longer_than_its_bound(database_url: 
             cut_off = posting.result(10)
     # No receipt, and no promise that nothing was stored: the caller comes back with its key.
     assert (cut_off.status_code, cut_off.json()["code"]) == (503, "turn.refused")
+
+
+@pytest.mark.behaviour("API-15")
+def test_a_second_signal_ends_a_drain_at_once_and_leaves_nothing_half_done(
+    database_url: str, tmp_path: Path
+) -> None:
+    with (
+        ProducerProcess(tmp_path, DATABASE_URL=database_url, TURNKEEPER_DRAIN_S="600") as producer,
+        ThreadPoolExecutor(1) as threads,
+        httpx2.Client(base_url=producer.url, timeout=30.0, trust_env=False) as client,
+    ):
+        producer.await_ready()
+        session = client.post("/v1/sessions", json={}).json()["session_id"]
+        with held_head(database_url, session):
+            posting = threads.submit(
+                lambda: client.post(f"/v1/sessions/{session}/turns", json={"message": "x"})
+            )
+            wait_until(lambda: count_waiting(database_url) == 1, what="an admission in flight")
+            producer.send(signal.SIGTERM)
+            wait_until(lambda: client.get("/readyz").status_code == 503, what="the drain")
+            producer.send(signal.SIGTERM)
+            producer.await_exit()
+            # Whatever the caller reads, it is no receipt.
+            with suppress(httpx2.TransportError):
+                assert posting.result(10).status_code == 503
+            wait_until(lambda: count_waiting(database_url) == 0, what="the end of the statement")
+    with psycopg.connect(database_url) as connection:
+        assert connection.execute("SELECT count(*) FROM turns").fetchone() == (0,)
+        assert connection.execute("SELECT next_position FROM sessions").fetchone() == (1,)
+
+
+@pytest.mark.behaviour("API-15")
+def test_a_signal_while_it_starts_ends_a_producer_that_waits_for_its_database(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/none"
+        with ProducerProcess(tmp_path, DATABASE_URL=url) as producer:
+            # It has connected, and waits for a greeting that never comes.
+            silent.settimeout(30)
+            connection, _ = silent.accept()
+            with connection:
+                producer.send(signal.SIGTERM)
+                assert producer.await_exit(8) == 0, producer.log
+    assert "draining" in producer.log
+
+
+@pytest.mark.behaviour("API-15", "API-07")
+def test_a_body_on_its_way_and_a_wait_are_answered_when_the_process_goes_away(
+    database_url: str, tmp_path: Path
+) -> None:
+    with (
+        ProducerProcess(tmp_path, DATABASE_URL=database_url) as producer,
+        ThreadPoolExecutor(2) as threads,
+        httpx2.Client(base_url=producer.url, timeout=60.0, trust_env=False) as client,
+    ):
+        producer.await_ready()
+        session = client.post("/v1/sessions", json={}).json()["session_id"]
+        path = f"/v1/sessions/{session}/turns"
+        turn = client.post(path, json={"message": "x"}).json()
+        begun, go_on = threading.Event(), threading.Event()
+
+        def slowly() -> Iterator[bytes]:
+            yield b'{"message":'
+            begun.set()
+            assert go_on.wait(30)
+            yield b'"x"}'
+
+        headers = {"Content-Type": "application/json"}
+        posting = threads.submit(lambda: client.post(path, content=slowly(), headers=headers))
+        waiting = threads.submit(lambda: client.get(f"{turn['links']['turn']}/wait?timeout=60"))
+        assert begun.wait(10)
+        wait_until(lambda: client.get("/ping").json()["requests"] == 2, what="both in flight")
+        producer.send(signal.SIGTERM)
+        # The wait ends with the drain, not with its time; the upload may still end, and is then refused.
+        assert (waiting.result(30).status_code, waiting.result().json()["finished"]) == (200, False)
+        go_on.set()
+        refused = posting.result(30)
+        assert (refused.status_code, refused.json()["code"]) == (503, "turn.refused")
+        assert int(refused.headers["Retry-After"]) >= 1
+        assert producer.await_exit() == 0, producer.log
+    with psycopg.connect(database_url) as connection:
+        assert connection.execute("SELECT count(*) FROM turns").fetchone() == (1,)
+
+
+@pytest.mark.behaviour("API-15")
+def test_a_producer_that_does_nothing_ends_at_once(database_url: str, tmp_path: Path) -> None:
+    with ProducerProcess(tmp_path, DATABASE_URL=database_url, TURNKEEPER_DRAIN_S="600") as producer:
+        producer.await_ready()
+        producer.send(signal.SIGINT)
+        assert producer.await_exit() == 0, producer.log
+
+
+@pytest.mark.behaviour("API-03", "API-05", "API-15")
+def test_two_producer_processes_behind_one_address_are_one_service(database_url: str, tmp_path: Path) -> None:
+    """G04: twenty equal requests to two processes; then one goes away, and its readers go on at the other."""
+    with (
+        ProducerProcess(tmp_path, DATABASE_URL=database_url) as one,
+        ProducerProcess(tmp_path, DATABASE_URL=database_url) as two,
+        ThreadPoolExecutor(20) as threads,
+        httpx2.Client(timeout=30.0, trust_env=False) as client,
+    ):
+        for producer in (one, two):
+            producer.await_ready()
+        session = client.post(f"{one.url}/v1/sessions", json={}).json()["session_id"]
+        path = f"/v1/sessions/{session}/turns"
+
+        def admit(number: int) -> httpx2.Response:
+            url = (one, two)[number % 2].url
+            return client.post(f"{url}{path}", json={"message": "x"}, headers={"Idempotency-Key": "same"})
+
+        answers = list(threads.map(admit, range(20)))
+        assert Counter(a.status_code for a in answers) == {202: 1, 200: 19}
+        receipts = {(a.json()["turn_id"], a.json()["run_id"], a.json()["position"]) for a in answers}
+        assert len(receipts) == 1
+        [(turn, _, _)] = receipts
+        # Turns admitted through either stand in one order.
+        later = [client.post(f"{p.url}{path}", json={"message": "y"}).json() for p in (two, one, two)]
+        assert [receipt["position"] for receipt in later] == [2, 3, 4]
+        assert [receipt["status"] for receipt in later] == ["queued"] * 3
+        # Whoever followed at one goes on at the other, which the first one's drain tells it to do.
+        lines: list[str] = []
+        opened = threading.Event()
+
+        def follow() -> None:
+            with client.stream("GET", f"{one.url}/v1/turns/{turn}/events") as response:
+                for line in response.iter_lines():
+                    lines.append(line)
+                    opened.set()
+
+        following = threads.submit(follow)
+        assert opened.wait(10)
+        one.send(signal.SIGTERM)
+        following.result(10)
+        assert one.await_exit() == 0
+        assert any(line.startswith("retry:") for line in lines)
+        assert client.post(f"{two.url}/v1/turns/{turn}/cancel").json()["cancelled"]
+        rest = client.get(f"{two.url}/v1/turns/{turn}/events", headers={"Last-Event-ID": "0"}).text
+        assert "event: end" in rest
+    with psycopg.connect(database_url) as connection:
+        rows = connection.execute("SELECT position FROM turns ORDER BY position").fetchall()
+    assert rows == [(1,), (2,), (3,), (4,)]
 
 
 @pytest.mark.behaviour("OPS-10")
