@@ -74,7 +74,7 @@ async def producer_parts(
         log = PostgresSessionLog(database)
         queue = PostgresTurnQueue(database, attempts_max=settings.attempts_max)
         watcher = SessionWatcher(
-            log, hints=feed, poll_s=settings.follower_poll_s, kinds=CLIENT_KINDS | MERGE_KINDS
+            log, queue, hints=feed, poll_s=settings.follower_poll_s, kinds=CLIENT_KINDS | MERGE_KINDS
         )
         watcher.open()
         stack.push_async_callback(watcher.close)

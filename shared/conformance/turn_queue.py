@@ -14,7 +14,7 @@ from shared.conformance import (
 )
 from shared.conformance.check import ConformanceCheck
 from shared.conformance.turn_stage import TurnQueueSubject
-from shared.conformance.turns import begins, hooks, interrupts, shares
+from shared.conformance.turns import begins, hooks, interrupts, shares, standings
 
 CHECKS: Final = (
     *turn_queue_admission.CHECKS,
@@ -26,6 +26,7 @@ CHECKS: Final = (
     *turn_queue_holders.CHECKS,
     *turn_queue_appends.CHECKS,
     *turn_queue_endings.CHECKS,
+    *standings.CHECKS,
 )
 
 

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from time import monotonic
 from typing import Final, TypeAlias, assert_never
 
-from shared.domain.errors import TurnMissing, Unavailable
+from shared.domain.errors import Unavailable
 from shared.domain.ids import OwnerId, SessionId, TurnId
 from shared.feed.entries import (
     DeltaEvent,
@@ -21,15 +20,11 @@ from shared.feed.entries import (
 )
 from shared.feed.merge import SessionMerge
 from shared.feed.port import FeedReader, Listening
-from shared.feed.watcher import SessionTail, SessionWatcher, read_page
+from shared.feed.watcher import AwaitedTurn, SessionTail, SessionWatcher, read_page
 from shared.sessions.log import SessionLog
 from shared.sessions.records import Head, Record
 from shared.sessions.vocabulary import TurnEnded, read_stored
 from shared.turns.queue import FINISHED, TurnQueue, TurnView
-
-#: How often a follower of a turn that has not opened looks whether it ever will, beside looks at each change.
-UNOPENED_POLL_S: Final = 2.0
-UNOPENED_LOOK_S: Final = 0.25
 
 REMOVED: Final = "session.missing"
 
@@ -164,12 +159,14 @@ class _Follower:
         self._is_stalled = False
         self._listening: Listening | None = None
         self._listened: TurnId | None = None
-        self._looked_at = monotonic()
-        self._looked_place = (0, 0)
+        self._awaited: AwaitedTurn | None = None
 
     async def run(self) -> Events:
         """Yield events until the turn ends or the session is gone."""
-        tail = self._parts._watcher.join(self._session_id, self._wake, head=self._start.head)
+        watcher = self._parts._watcher
+        tail = watcher.join(self._session_id, self._wake, head=self._start.head)
+        if self._turn is not None and self._turn.number is None:
+            self._awaited = watcher.await_turn(self._turn.turn_id, self._wake)
         try:
             if self._start.first is not None:
                 yield self._start.first
@@ -178,18 +175,19 @@ class _Follower:
                 while self._may_read(tail):
                     for event in await self._read_page(tail):
                         yield event
-                end = await self._find_end(tail)
+                end = self._find_end(tail)
                 if end is not None:
                     yield end
                     return
                 for event in self._live_events(tail):
                     yield event
                 if not self._may_read(tail):
-                    await self._sleep(tail)
+                    await self._sleep()
                 self._is_stalled = False
         finally:
             self._stop_listening()
-            self._parts._watcher.leave(tail, self._wake)
+            self._stop_awaiting()
+            watcher.leave(tail, self._wake)
 
     def _may_read(self, tail: SessionTail) -> bool:
         is_due = self._read_version != tail.version or tail.head > self._cursor
@@ -214,37 +212,24 @@ class _Follower:
     def _is_over(self) -> bool:
         return self._turn is not None and self._merge.ended is not None
 
-    async def _find_end(self, tail: SessionTail) -> EndEvent | None:
-        turn = self._turn
+    def _find_end(self, tail: SessionTail) -> EndEvent | None:
+        turn, awaited = self._turn, self._awaited
         if turn is not None and self._merge.ended is not None:
             return _end_of_record(turn.turn_id, self._merge.ended)
-        if tail.is_removed:
+        if tail.is_removed or (awaited is not None and awaited.is_removed):
             return EndEvent("removed", turn.turn_id if turn is not None else None, code=REMOVED)
-        if turn is None or self._merge.number is not None or not self._is_look_due(tail):
+        if turn is None or awaited is None or (standing := awaited.standing) is None:
             return None
-        return await self._look_at_row(turn, tail)
+        if standing.number is not None:
+            self._stop_awaiting()  # it opened: its records say how it ends
+        elif standing.status in FINISHED:
+            return EndEvent(standing.status, turn.turn_id, standing.outcome, standing.code)
+        return None
 
-    def _is_look_due(self, tail: SessionTail) -> bool:
-        return monotonic() - self._looked_at >= self._look_s(tail)
-
-    def _look_s(self, tail: SessionTail) -> float:
-        return UNOPENED_LOOK_S if (tail.version, tail.head) != self._looked_place else UNOPENED_POLL_S
-
-    async def _look_at_row(self, turn: TurnView, tail: SessionTail) -> EndEvent | None:
-        """A turn that has not opened may end without a record: cancelled, expired or refused."""
-        place = (tail.version, tail.head)
-        try:
-            view = await self._parts._queue.get(turn.turn_id, turn.owner)
-        except TurnMissing:
-            return EndEvent("removed", turn.turn_id, code=REMOVED)
-        except Unavailable:
-            return None
-        self._looked_at, self._looked_place = monotonic(), place
-        if view.number is not None:
-            if tail.version == self._read_version:
-                tail.note_change()  # it opened meanwhile: its records are there
-            return None
-        return _end_of(view) if view.status in FINISHED else None
+    def _stop_awaiting(self) -> None:
+        if self._turn is not None and self._awaited is not None:
+            self._parts._watcher.leave_turn(self._turn.turn_id, self._wake)
+        self._awaited = None
 
     def _live_events(self, tail: SessionTail) -> list[FollowEvent]:
         """What the text says; first the records that stand before a step whose text begins."""
@@ -276,14 +261,9 @@ class _Follower:
             self._listening.close()
         self._listening = self._listened = None
 
-    async def _sleep(self, tail: SessionTail) -> None:
-        timeout = None
-        if self._turn is not None and self._merge.number is None:
-            timeout = self._look_s(tail)
-        if self._is_stalled:
-            timeout = self._parts._watcher.poll_s
+    async def _sleep(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(self._parts._watcher.poll_s if self._is_stalled else None):
                 await self._wake.wait()
 
 

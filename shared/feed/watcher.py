@@ -1,6 +1,7 @@
 """One watcher a producer process: it knows which followed sessions changed, and reads each change once for all.
 
-Its guarantee is one statement over all followed sessions each ``poll_s``; hints only make it sooner. It takes no lock and
+Its guarantee is one statement over all followed sessions each ``poll_s``, and one over all turns that are awaited; hints only
+make it sooner. It takes no lock and
 writes nothing (FOL-06). What a slow follower did not read stays in the database: a session keeps one page here at most.
 """
 
@@ -13,13 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from shared.domain.errors import Unavailable
-from shared.domain.ids import SessionId
+from shared.domain.ids import SessionId, TurnId
 from shared.feed.live_text import Wakes
 from shared.feed.merge import MERGE_KINDS
 from shared.feed.port import ChangeHints
 from shared.feed.stopping import stop_tasks
 from shared.sessions.log import SessionLog
 from shared.sessions.records import Record
+from shared.turns.queue import FINISHED, Standing, TurnQueue
 
 #: What a follower holds for a reader that is slow: so many records or bytes, whichever comes first, and one record more.
 PAGE_RECORDS: Final = 200
@@ -48,7 +50,8 @@ class _SharedRead:
 
 @dataclass(slots=True)
 class WatcherStats:
-    """What the watcher did: polls and reads are statements, ``failures`` those that the store did not answer."""
+    """What the watcher did: a poll is a statement, or two while turns are awaited; reads are statements too; ``failures``
+    are those that the store did not answer."""
 
     polls: int = 0
     reads: int = 0
@@ -114,6 +117,21 @@ class SessionTail:
             self._shared = None
 
 
+class AwaitedTurn:
+    """A turn that has not opened, shared by its followers, as polls find it; no record says that one ends unopened."""
+
+    def __init__(self) -> None:
+        self.standing: Standing | None = None
+        self.is_removed = False
+        self.wakes = Wakes()
+
+    def note(self, standing: Standing | None) -> None:
+        """Take in how it stands; None when it is gone with its session."""
+        self.standing, self.is_removed = standing, standing is None
+        if standing is None or standing.number is not None or standing.status in FINISHED:
+            self.wakes.wake()
+
+
 class SessionWatcher:
     """Watches the sessions that this process's followers follow. ``open`` before use, ``close`` after.
 
@@ -123,6 +141,7 @@ class SessionWatcher:
     def __init__(
         self,
         log: SessionLog,
+        queue: TurnQueue,
         *,
         hints: ChangeHints | None,
         poll_s: float = 0.5,
@@ -131,9 +150,11 @@ class SessionWatcher:
         self.poll_s = poll_s
         self.stats = WatcherStats()
         self._log = log
+        self._queue = queue
         self._hints = hints
         self.kinds = None if kinds is None else sorted(kinds | MERGE_KINDS)
         self._tails: dict[SessionId, tuple[SessionTail, Callable[[], None]]] = {}
+        self._awaited: dict[TurnId, AwaitedTurn] = {}
         self._followed = asyncio.Event()
         self._poller: asyncio.Task[None] | None = None
         self._reads: set[asyncio.Task[Page]] = set()
@@ -178,6 +199,20 @@ class SessionWatcher:
             if found is not None:
                 found[1]()
 
+    def await_turn(self, turn_id: TurnId, wake: asyncio.Event) -> AwaitedTurn:
+        """Look at a turn of a followed session with each poll: ``wake`` is set once it opened or ended."""
+        found = self._awaited.setdefault(turn_id, AwaitedTurn())
+        found.wakes.add(wake)
+        return found
+
+    def leave_turn(self, turn_id: TurnId, wake: asyncio.Event) -> None:
+        """Stop looking at a turn; nothing happens when nobody looks."""
+        found = self._awaited.get(turn_id)
+        if found is not None:
+            found.wakes.discard(wake)
+            if not found.wakes:
+                del self._awaited[turn_id]
+
     async def _poll(self) -> None:
         while True:
             if not self._tails:
@@ -191,12 +226,17 @@ class SessionWatcher:
         asked = {session_id: tail for session_id, (tail, _) in self._tails.items()}
         if not asked:
             return
+        awaited = dict(self._awaited)
         self.stats.polls += 1
         try:
+            # Before the heads: what is seen to be open has its first records behind the head that follows.
+            standings = await self._queue.standings(list(awaited)) if awaited else {}
             heads = await self._log.seqs(list(asked))
         except Unavailable:
             self.stats.failures += 1
             raise
+        for turn_id, turn in awaited.items():
+            turn.note(standings.get(turn_id))
         for session_id, tail in asked.items():
             tail.note_head(heads.get(session_id))
 

@@ -47,6 +47,7 @@ from shared.turns.queue import (
     Opened,
     Receipt,
     Renewal,
+    Standing,
     TurnView,
     Watched,
 )
@@ -303,6 +304,16 @@ class InprocTurnQueue(InprocPools):
         await self._store.reached()
         session, row = self._owned(turn_id, owner)
         return view_of(row, session, self._store.now())
+
+    async def standings(self, turn_ids: Sequence[TurnId]) -> Mapping[TurnId, Standing]:
+        """See the port."""
+        await self._store.reached()
+        found = {turn_id: self._tables.turns.get(turn_id) for turn_id in turn_ids}
+        return {
+            turn_id: Standing(row.status, row.number, row.outcome, row.code)
+            for turn_id, row in found.items()
+            if row is not None
+        }
 
     async def calls(self, session_id: SessionId, turn_id: TurnId) -> Sequence[CallEntry]:
         """See the port."""

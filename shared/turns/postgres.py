@@ -45,6 +45,7 @@ from shared.turns.queue import (
     Opened,
     Receipt,
     Renewal,
+    Standing,
     TurnView,
     Watched,
     WorkerSeen,
@@ -285,6 +286,11 @@ class PostgresTurnQueue:
         if not rows:
             raise TurnMissing("no such turn", turn=str(turn_id))
         return view_of(rows[0])
+
+    async def standings(self, turn_ids: Sequence[TurnId]) -> Mapping[TurnId, Standing]:
+        """See the port."""
+        rows = await self._db.read("turn.standings", _SQL["standings"], {"ids": list(turn_ids)})
+        return {TurnId(row.pop("id")): Standing(**row) for row in rows}
 
     async def calls(self, session_id: SessionId, turn_id: TurnId) -> Sequence[CallEntry]:
         """See the port."""

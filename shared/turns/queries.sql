@@ -80,6 +80,9 @@ SELECT t.id, t.session_id, t.owner, t.run_id, t.position, t.number, t.origin, t.
        t.on_worker_loss, clock_timestamp() AS now
   FROM turns t JOIN sessions s ON s.id = t.session_id WHERE t.id = ANY (%(ids)s::uuid[])
 
+-- name: standings
+SELECT id, status, number, outcome, code FROM turns WHERE id = ANY (%(ids)s::uuid[])
+
 -- name: calls
 SELECT invocation_id, step, ordinal, name, argument_digest, token, state, result FROM tool_calls
   WHERE session_id = %(session)s AND turn_id = %(id)s ORDER BY step, ordinal

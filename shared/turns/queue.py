@@ -251,6 +251,16 @@ class TurnView:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """How a turn stands, in short: what those who wait for it to open or to end without opening must know."""
+
+    status: Status
+    number: int | None
+    outcome: Outcome | None
+    code: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerSeen:
     """What a worker process writes of itself every few seconds, also when idle.
 
@@ -420,6 +430,13 @@ class TurnQueue(Protocol):
 
     async def get(self, turn_id: TurnId, owner: OwnerId) -> TurnView:
         """Read a turn; raises ``TurnMissing``. Takes no lock."""
+        ...
+
+    async def standings(self, turn_ids: Sequence[TurnId]) -> Mapping[TurnId, Standing]:
+        """Read how many turns stand, in one statement; absent ones are left out. Takes no lock.
+
+        The caller has established that whoever is told may look at them.
+        """
         ...
 
     async def calls(self, session_id: SessionId, turn_id: TurnId) -> Sequence[CallEntry]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -20,7 +20,7 @@ from shared.conformance import (
     turn_queue_conformance,
 )
 from shared.conformance.check import Check
-from shared.domain.ids import OwnerId, SessionId
+from shared.domain.ids import OwnerId, SessionId, TurnId
 from shared.leases.fence import Fence
 from shared.leases.inproc import InprocLeases
 from shared.leases.port import Leases, NamedLease
@@ -30,6 +30,7 @@ from shared.sessions.records import Draft
 from shared.turns.inproc import InprocTurnQueue
 from shared.turns.inproc_rows import TurnTables
 from shared.turns.queue import (
+    FINISHED,
     Admission,
     AdmissionLimits,
     Claim,
@@ -37,6 +38,7 @@ from shared.turns.queue import (
     Ended,
     Ending,
     Receipt,
+    Standing,
     TurnQueue,
 )
 from tests.conformance.subjects import InprocLeasesSubject, InprocSessionLogSubject, InprocTurnQueueSubject
@@ -170,6 +172,14 @@ class EagerQueue(BrokenQueue):
         return replace(receipt, status=row.status)
 
 
+class HopefulQueue(BrokenQueue):
+    """Tells of no turn that it is over."""
+
+    async def standings(self, turn_ids: Sequence[TurnId]) -> Mapping[TurnId, Standing]:
+        found = await super().standings(turn_ids)
+        return {turn_id: one for turn_id, one in found.items() if one.status not in FINISHED}
+
+
 class ForgetfulEndQueue(BrokenQueue):
     """Keeps no end's commit id."""
 
@@ -285,6 +295,11 @@ FAULTS: Sequence[tuple[str, Sequence[ConformanceCheck], Sequence[str]]] = [
         "a queue that compares no token",
         turn_queue_conformance(QueueSubject(TokenlessQueue)),
         ["a stale epoch, a stale token or a foreign turn writes nothing"],
+    ),
+    (
+        "a queue that tells of no end",
+        turn_queue_conformance(QueueSubject(HopefulQueue)),
+        ["how many turns stand is read at once, and absent ones are left out"],
     ),
     (
         "a queue that checks no revision",

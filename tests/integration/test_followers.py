@@ -90,6 +90,33 @@ async def test_a_hundred_followers_of_ten_sessions_cost_one_statement_a_poll_and
         assert producer.world.watcher.followed == 0
 
 
+@pytest.mark.behaviour("API-05", "FOL-02")
+async def test_turns_that_wait_to_open_are_looked_at_in_one_statement_a_poll(
+    database_url: str, redis_url: str
+) -> None:
+    async with (
+        process(database_url, redis_url) as worker,
+        process(database_url, redis_url, with_hints=False, kinds=CLIENT_KINDS) as producer,
+    ):
+        session_id = await worker.world.session()
+        await worker.world.admit(session_id)
+        queued = [await worker.world.admit(session_id) for _ in range(20)]
+        claim = await worker.world.claim()
+        await worker.world.open(claim)
+        waiting = [await producer.world.follow(receipt.turn_id) for receipt in queued]
+        await polled(producer)
+        spent(producer)
+        for n in range(3):
+            await worker.world.append(claim, f"busy {n}", StepStarted(run=0, step=1 + n))
+        await polled(producer)
+        counts = spent(producer)
+        assert abs(counts.pop("session.seqs") - counts.pop("turn.standings")) <= 1
+        assert counts.keys() == {"session.read"}
+        for receipt, one in zip(queued, waiting, strict=True):
+            await worker.world.queue.cancel(receipt.turn_id, OWNER)
+            assert (await one.ended()).events == [EndEvent("cancelled", receipt.turn_id, None, None)]
+
+
 @pytest.mark.behaviour("FOL-02", "FOL-03", "FOL-05")
 @pytest.mark.parametrize("hints", ["alone", "lost"])
 async def test_commits_of_another_process_come_once_and_in_order_by_hints_alone_and_with_hints_lost(
@@ -162,7 +189,7 @@ async def test_all_that_followers_do_can_be_done_where_nothing_can_be_written(
         await session.until(lambda r: "turn.ended" in r.kinds)
         await session.drop()
         counted = producer.database.counters.snapshot()
-        assert set(counted) <= {"session.head", "session.seqs", "session.read", "turn.get"}
+        assert set(counted) <= {"session.head", "session.seqs", "session.read", "turn.get", "turn.standings"}
         assert sum(count.commits for count in counted.values()) == 0
 
 

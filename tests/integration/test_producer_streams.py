@@ -437,7 +437,7 @@ async def test_a_turn_that_is_admitted_and_cannot_be_followed_is_acknowledged_be
         parts, owner = producer.parts, OwnerId("ann")
         session = SessionId(await create_session(client))
         away = QueueAway(parts.database)
-        watcher = SessionWatcher(parts.log, hints=None, poll_s=1.0, kinds=CLIENT_KINDS | MERGE_KINDS)
+        watcher = SessionWatcher(parts.log, away, hints=None, poll_s=1.0, kinds=CLIENT_KINDS | MERGE_KINDS)
         cut_off = replace(parts, following=Following(parts.log, away, watcher, None))
         request = TurnRequest.model_validate({"message": "hi"})
         receipt = await admit_turn(cut_off, owner, session, request, None)

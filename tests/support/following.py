@@ -183,7 +183,7 @@ class FollowWorld:
         kinds: frozenset[str] | None = None,
     ) -> FollowWorld:
         """Put a producer's followers over these parts; open its watcher before use."""
-        watcher = SessionWatcher(log, hints=hints, poll_s=poll_s, kinds=kinds)
+        watcher = SessionWatcher(log, queue, hints=hints, poll_s=poll_s, kinds=kinds)
         return cls(log, queue, hints, feed, watcher, Following(log, queue, watcher, feed))
 
     async def session(self) -> SessionId:
