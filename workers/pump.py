@@ -151,6 +151,11 @@ class Pump(Generic[W]):
         left = deadline - asyncio.get_running_loop().time()
         if self._held and left > 0:
             await asyncio.wait(set(self._held), timeout=left)
+        if self._held:
+            ids = sorted(self._held.values())
+            _log.warning(
+                "the time to drain is over: %d works are handed back", len(ids), extra=self._about(ids=ids)
+            )
         self._cancel_held()
         if self._held:
             await asyncio.wait(set(self._held), timeout=CLEAN_UP_S)

@@ -165,6 +165,7 @@ def test_the_key_of_the_model_is_required_and_goes_to_those_who_use_it_alone() -
             fill(OURS[name]["environment"], {})
 
 
+@pytest.mark.behaviour("SHD-29")
 @pytest.mark.parametrize("name", (*WORKERS, "producer"))
 def test_a_service_is_given_longer_to_stop_than_it_drains(name: str) -> None:
     assert seconds(OURS[name]["stop_grace_period"]) > settings_of(OURS[name]).drain_s + 5

@@ -270,14 +270,16 @@ def test_a_warm_stop_waits_for_what_is_held_and_claims_no_more(bench: Bench) -> 
     assert bench.world.owed["turns"] == ["b"]
 
 
-@pytest.mark.behaviour("DST-18")
-def test_a_warm_stop_cancels_what_is_held_past_its_bound(bench: Bench) -> None:
+@pytest.mark.behaviour("DST-18", "SHD-21", "SHD-32")
+def test_a_warm_stop_cancels_what_is_held_past_its_bound_and_closes_its_parts_last(bench: Bench) -> None:
     worker = bench.start("-Q", "turns", drain_s="0.2")
     bench.world.owe("a")
     bench.wakes.ring("turns")
     bench.world.await_note(op="started", id="a")
+    bench.world.owe("b")
     worker.send(signal.SIGTERM)
     assert worker.await_exit() == 0
+    assert bench.world.owed["turns"] == ["b"]
     assert [note["op"] for note in bench.world.notes[-2:]] == ["cancelled", "closed"]
 
 

@@ -278,12 +278,15 @@ async def test_a_drain_claims_no_more_and_waits_for_what_is_held() -> None:
         assert (bench.done, bench.cancelled) == (["a"], [])
 
 
-@pytest.mark.behaviour("DST-18")
-async def test_a_drain_cancels_what_is_held_past_its_time() -> None:
-    async with serving(Bench(Store("a"))) as bench:
-        await bench.until_running("a")
+@pytest.mark.behaviour("DST-18", "SHD-28")
+async def test_a_drain_cancels_what_is_held_past_its_time_and_logs_how_much_that_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(Bench(Store("a", "b"))) as bench:
+        await bench.until_running("a", "b")
         await bench.pump.drain(0.01)
-        assert (bench.cancelled, bench.pump.info()["held"]) == (["a"], 0)
+        assert (sorted(bench.cancelled), bench.pump.info()["held"]) == (["a", "b"], 0)
+    assert "the time to drain is over: 2 works are handed back" in caplog.text
 
 
 async def test_a_drain_awaits_the_claim_under_way_and_runs_what_it_owned() -> None:

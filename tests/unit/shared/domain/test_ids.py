@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from uuid import RFC_4122
 
+import pytest
+
 from shared.domain.bounds import check_identity
 from shared.domain.ids import new_run_id, new_session_id, new_turn_id, new_worker_id, uuid7
 
@@ -23,6 +25,7 @@ def test_session_and_run_ids_are_identities() -> None:
     assert check_identity(new_run_id(), field="run") != new_run_id()
 
 
+@pytest.mark.behaviour("DST-10")
 def test_a_worker_is_named_by_pool_host_pid_start_and_a_random_part() -> None:
     one, two = (new_worker_id("turns", host="h", pid=7, started_at=12.9) for _ in range(2))
     assert one.startswith("turns@h:7:12:") and one != two
