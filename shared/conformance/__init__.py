@@ -13,6 +13,7 @@ from shared.conformance.session_log_recovery import (
     SessionLogRecoverySubject,
     session_log_recovery_conformance,
 )
+from shared.conformance.turn_composition import TurnCompositionSubject, turn_composition_conformance
 from shared.conformance.turn_queue import turn_queue_conformance
 from shared.conformance.turn_stage import TurnQueueSubject
 
@@ -24,10 +25,12 @@ __all__ = [
     "LeasesSubject",
     "SessionLogRecoverySubject",
     "SessionLogSubject",
+    "TurnCompositionSubject",
     "TurnQueueSubject",
     "job_queue_conformance",
     "leases_conformance",
     "session_log_conformance",
     "session_log_recovery_conformance",
+    "turn_composition_conformance",
     "turn_queue_conformance",
 ]

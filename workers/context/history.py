@@ -33,14 +33,20 @@ def room_for_history(agent: Agent, message: str) -> int:
     return agent.budget_tokens - own - estimate_tools(declared_tools(agent))
 
 
-async def read_history(read_back: ReadBack, *, room_tokens: int, before: int | None = None) -> Transcript:
-    """Read the newest whole turns that fit, ``before`` a seq. A record in them that does not decode fails (SES-160)."""
+async def read_history(
+    read_back: ReadBack, *, room_tokens: int, before: int | None = None, without_turn: int | None = None
+) -> Transcript:
+    """Read the newest whole turns that fit, ``before`` a seq, and not the turn of a number.
+
+    A record in them that does not decode fails (SES-160).
+    """
     window = _Window(room_tokens)
     seen = 0
     while not window.is_full and seen < HISTORY_MAX_RECORDS:
         page = await read_back(before)
         for record in page:
-            window.add(record)
+            if without_turn is None or record.turn != without_turn:
+                window.add(record)
         seen += len(page)
         if len(page) < HISTORY_PAGE_RECORDS:
             window.close()

@@ -59,7 +59,8 @@ class TurnMemory:
         self._next_run = 0
         self._held_back: list[str] = []
         self._has_message = False
-        self._has_reply = False
+        #: What the recorded reply says; None until there is one.
+        self.replied: TurnOutcome | None = None
 
     @property
     def number(self) -> int:
@@ -108,11 +109,11 @@ class TurnMemory:
 
     async def persist_reply(self, outcome: TurnOutcome) -> None:
         """Record ``turn.reply``, then publish ``turn.ended``; nothing without a message, nothing the second time."""
-        if not self._has_message or self._has_reply:
+        if not self._has_message or self.replied is not None:
             return
-        self._has_reply = True
         reply = self.reply_of(outcome)
         await self._journal.append([reply])
+        self.replied = outcome
         await self._publish("turn.ended", reply)
 
     def reply_of(self, outcome: TurnOutcome) -> TurnReply:
@@ -135,5 +136,5 @@ class TurnMemory:
         )
 
     def _refuse_closed(self) -> None:
-        if self._has_reply:
+        if self.replied is not None:
             raise TurnClosed("the turn's reply is recorded", run_id=self.turn.run_id, reason="ended")

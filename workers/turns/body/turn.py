@@ -55,6 +55,7 @@ class HostTurn:
         open_calls: Callable[[], Awaitable[Sequence[CallEntry]]] = no_open_calls,
     ) -> None:
         self.turn_memory = memory
+        self.journal = parts.journal
         self.tasks = TurnTasks()
         self._parts = parts
         self._admitted = admitted
