@@ -40,7 +40,7 @@ async def receipt(subject: TurnQueueSubject) -> None:
     same(await s.kinds(session), [], "nothing is in the log before a worker opens it")
 
 
-@check("the same key and content answers the first receipt, also after the turn ended", "SES-40")
+@check("the same key and content answers the first receipt, also after the turn ended", "SES-40", "TRN-43")
 async def same_key(subject: TurnQueueSubject) -> None:
     s = await stage(subject)
     session = await s.session()

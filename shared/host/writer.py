@@ -84,6 +84,7 @@ class QueuedTurnWriter:
         self._failure: TurnkeeperError | None = None
         self._end_failure: TurnkeeperError | None = None
         self._closing = False
+        self._tried: tuple[TurnEnding, tuple[Draft, ...]] | None = None
         self._carried: tuple[Append, ...] = ()
         self._closed: asyncio.Future[CloseReason] = asyncio.get_running_loop().create_future()
 
@@ -158,9 +159,9 @@ class QueuedTurnWriter:
         self, ending: TurnEnding, drafts: Sequence[Draft] = (), *, calls: Sequence[CallEntry] = ()
     ) -> EndedTurn:
         """See the port. The closing record is written here, after ``drafts``."""
-        ended = draft_of(TurnEnded(reason=ending.reason, code=ending.code, failure=ending.failure))
-        row = Ending(ending.reason, ending.code, ending.failure, ending.usage)
-        return await self.close([*drafts, ended], row, calls=calls)
+        self._tried = (ending, tuple(drafts))
+        last, row = _closing_of(ending)
+        return await self.close([*drafts, last], row, calls=calls)
 
     async def close(
         self, drafts: Sequence[Draft], ending: Ending, *, calls: Sequence[CallEntry] = ()
@@ -192,15 +193,15 @@ class QueuedTurnWriter:
     async def close_scope(self, error: BaseException | None, *, closing_s: float = CLOSING_S) -> None:
         """Leave the turn's scope: what was not ended ends as ``turn.unended``, or as ``turn.interrupted`` when cancelled.
 
-        What is queued is stored first. Raises nothing of the store: a turn that cannot be ended is logged and let go of
-        (``reason`` is ``ended`` then), and its lease is left to pass.
+        What is queued is stored first; an end that could not be stored is tried again as it was (TRN-62). Raises nothing
+        of the store: what cannot be ended is logged and let go of (``reason`` is ``ended``), left to its lease.
         """
         try:
             async with asyncio.timeout(closing_s):
                 if self._closing and self._task is not None:
                     await asyncio.wait([self._task])  # whoever ended it left before the answer
                 if not self._closed.done():
-                    await self.end(_scope_ending(error))
+                    await self.end(*(self._tried or (_scope_ending(error), ())))
         except (TurnkeeperError, TimeoutError) as failure:
             about = _about(self._claim, failure)
             _logger.warning("a turn could not be ended: %s", describe_error(failure), extra=about)
@@ -383,6 +384,11 @@ def _fail_items(items: Sequence[Item], failure: TurnkeeperError) -> None:
 
 def _says_that_all_is_stored(ending: Ending) -> bool:
     return ending.outcome in ("completed", "partial")
+
+
+def _closing_of(ending: TurnEnding) -> tuple[Draft, Ending]:
+    last = draft_of(TurnEnded(reason=ending.reason, code=ending.code, failure=ending.failure))
+    return last, Ending(ending.reason, ending.code, ending.failure, ending.usage)
 
 
 def _scope_ending(error: BaseException | None) -> TurnEnding:

@@ -76,9 +76,25 @@ CHECKS = turn_composition_conformance(Subject())
 
 
 @pytest.mark.behaviour(
-    *("KIT-17", "KIT-20", "KIT-21", "KIT-22", "KIT-26", "KIT-27"),
-    *("TRN-15", "TRN-20", "TRN-21", "TRN-22", "TRN-23", "TRN-25", "TRN-28", "TRN-30"),
-    *("TRN-48", "TRN-52", "TRN-57", "TRN-61", "TRN-63"),
+    "KIT-17",
+    "KIT-20",
+    "KIT-21",
+    "KIT-22",
+    "KIT-26",
+    "KIT-27",
+    "TRN-15",
+    "TRN-20",
+    "TRN-21",
+    "TRN-22",
+    "TRN-23",
+    "TRN-25",
+    "TRN-28",
+    "TRN-30",
+    "TRN-48",
+    "TRN-52",
+    "TRN-57",
+    "TRN-61",
+    "TRN-63",
 )
 @pytest.mark.parametrize("name", names_of(CHECKS))
 async def test_the_composition_keeps_its_contract(name: str) -> None:

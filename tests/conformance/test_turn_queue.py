@@ -13,6 +13,7 @@ CHECKS = turn_queue_conformance(InprocTurnQueueSubject())
 
 @pytest.mark.behaviour(
     "API-02",
+    "TRN-43",
     "DST-06",
     "DST-07",
     "DST-09",

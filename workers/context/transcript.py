@@ -29,7 +29,7 @@ class Transcript:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """How these messages are made from the log: whole turns in order, from the entry ``since`` on (REQ-09)."""
+        """How these messages are made from the log: whole turns in order, from the entry ``since`` on."""
         return {"name": "window", "version": 1, "since": self.since}
 
     def followed_by(self, later: Transcript) -> Transcript:

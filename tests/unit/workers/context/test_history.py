@@ -108,7 +108,7 @@ async def test_the_newest_whole_turns_that_fit_are_shown_in_order(
     assert shown == (fitting[0] if room > 0 else Transcript())
 
 
-@pytest.mark.behaviour("RSM-20", "REQ-09")
+@pytest.mark.behaviour("RSM-20")
 async def test_what_is_shown_depends_on_nothing_that_comes_after_the_turns_beginning() -> None:
     records = log_of([turn_of(n, [20, 20]) for n in range(300)])
     first = await read_history(Log(records[:1_002]).read_back, room_tokens=2_000)
@@ -137,7 +137,6 @@ async def test_without_room_nothing_is_read() -> None:
     assert log.pages == []
 
 
-@pytest.mark.behaviour("TRN-111", "TRN-117")
 def test_instructions_tools_and_the_turns_message_have_their_room_first() -> None:
     @tool
     def look(place: str) -> str:

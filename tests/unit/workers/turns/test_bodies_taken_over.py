@@ -92,7 +92,7 @@ async def whole(use: Callable[[Turn], Awaitable[TurnOutcome]]) -> TurnWorld:
     ],
 )
 @virtual_time
-@pytest.mark.behaviour("TRN-80", "TRN-84", "TRN-85", "RSM-37", "TRN-21")
+@pytest.mark.behaviour("TRN-80", "RSM-37", "TRN-21")
 async def test_wherever_a_worker_is_lost_the_body_meets_the_same_runs_and_no_stored_one_is_asked_again(
     point: str, hit: int
 ) -> None:

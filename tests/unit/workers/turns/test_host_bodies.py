@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
 
 import pytest
 
@@ -25,6 +28,7 @@ from tests.support.scripted_tools import calls, quick
 from tests.support.turn_world import TurnWorld
 from tests.support.virtual_time import virtual_time
 
+PAGE: Final = Path(__file__).resolve().parents[4] / "docs" / "agents.md"
 Body = Callable[[Turn], Awaitable[TurnOutcome]]
 
 
@@ -43,15 +47,17 @@ async def end_of(world: TurnWorld) -> tuple[Any, ...]:
 
 
 @virtual_time
-@pytest.mark.behaviour("TRN-13", "TRN-12", "TRN-14", "TRN-21")
+@pytest.mark.behaviour("TRN-13", "TRN-14", "TRN-19", "TRN-21", "TRN-05")
 async def test_a_body_may_answer_without_a_step_loop_and_the_turn_is_recorded_all_the_same() -> None:
     async def use(turn: Turn) -> TurnOutcome:
         return turn.reply(f"you said {turn.user_message.text}")
 
     world = TurnWorld(ScriptedModel([]), use=use)
     turn = await world.admit("hi")
+    assert world.kinds() == []
     await world.process().run()
     assert world.kinds() == ["turn.started", "turn.reply", "turn.ended"]
+    assert world.data("turn.started")[0]["user_message"] == {"text": "hi"}
     assert world.data("turn.reply") == [{"v": 1, "outcome": "completed", "text": "you said hi"}]
     assert (await world.view(turn)).outcome == "completed"
     assert [w.what for w in world.queue.writes] == ["open", "end"]
@@ -128,7 +134,7 @@ async def test_a_body_reads_the_conversation_and_cannot_change_it() -> None:
 
 
 @virtual_time
-@pytest.mark.behaviour("TRN-79", "TRN-80", "TRN-81", "TRN-82", "TRN-88", "TRN-12")
+@pytest.mark.behaviour("TRN-79", "TRN-80", "TRN-81", "TRN-88", "KIT-14")
 async def test_two_runs_of_a_turn_have_ordinals_of_their_own_and_share_no_id() -> None:
     results: list[RunResult] = []
 
@@ -181,7 +187,7 @@ async def test_a_later_run_reads_the_earlier_one_and_what_the_body_told_it() -> 
 
 
 @virtual_time
-@pytest.mark.behaviour("TRN-110", "TRN-77")
+@pytest.mark.behaviour("TRN-110")
 async def test_a_run_under_a_policy_of_its_own_stops_at_its_step_cap_and_the_next_counts_anew() -> None:
     results: list[RunResult] = []
 
@@ -351,7 +357,7 @@ async def test_a_body_that_hides_the_loss_of_its_turn_stores_nothing_more() -> N
 
 
 @virtual_time
-@pytest.mark.behaviour("TRN-20", "TRN-10", "TRN-139")
+@pytest.mark.behaviour("TRN-20", "TRN-139")
 async def test_tasks_and_what_they_fork_are_joined_before_the_reply_is_recorded() -> None:
     log: list[str] = []
     world: TurnWorld
@@ -430,3 +436,24 @@ async def test_a_hosts_write_runs_after_what_was_written_before_and_gives_its_re
     world = TurnWorld(ScriptedModel([]), use=use)
     await end_of(world)
     assert world.data("turn.reply")[0]["text"] == "memory.section at 2"
+
+
+# --- the page ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "reply", "asked"), [("ping", "pong", 0), ("What is one and one?", "It is two.", 2)]
+)
+@virtual_time
+async def test_the_example_of_the_page_about_bodies_runs(message: str, reply: str, asked: int) -> None:
+    (code,) = re.findall(
+        r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    module = ModuleType("my_module")
+    exec(compile(code, PAGE.name, "exec"), module.__dict__)
+    (agent,) = module.__dict__["app"].agents
+    world = TurnWorld(ScriptedModel(["It is too.", "It is two."]), use=agent.use)
+    await world.admit(message)
+    await world.process().run()
+    assert world.data("turn.reply")[0]["text"] == reply
+    assert len(world.model.requests) == asked

@@ -23,10 +23,11 @@ from shared.domain.ids import OwnerId, new_session_id
 from shared.feed.inproc import InprocFeed
 from shared.host.endings import turn_ending_of
 from shared.host.port import CloseReason, NewTurn, SessionAddress, Sessions
-from shared.models.scripted import ScriptedModel
-from shared.models.types import UserMessage
+from shared.models.scripted import ScriptedModel, ScriptedReply
+from shared.models.types import Usage, UserMessage
 from shared.sessions.inproc import InprocStore
 from shared.sessions.log import NewSession
+from shared.sessions.records import draft
 from shared.sessions.vocabulary import Payload, TurnStarted
 from tests.support.small_sessions import SmallSessions
 from tests.support.virtual_time import loop_clock, virtual_time
@@ -106,6 +107,7 @@ def raising(error: BaseException) -> Use:
 @pytest.mark.behaviour("TRN-01", "TRN-02", "TRN-15", "TRN-16", "KIT-25")
 async def test_a_new_turn_is_begun_and_ended_here_and_tells_how_many_items_its_end_left_waiting() -> None:
     host = await Host("hi").create()
+    host.sessions.queue.waiting_items = 3
     result = await host.run()
     assert (result.outcome, result.reply, result.pending) == ("completed", "hi", 3)
     kinds = await host.kinds()
@@ -119,9 +121,11 @@ async def test_a_turn_that_the_host_began_is_left_for_it_to_end_after_records_of
     host = await Host().create()
     writer = await host.sessions.open(host.address, HELLO)
     result = await run_turn(Agent("a", ""), writer, host.services, answer)
-    assert (result.outcome, result.pending, writer.ended) == ("completed", 0, None)
+    assert (result.outcome, result.pending) == ("completed", 0)
     assert (await host.kinds())[-1] == "turn.reply"
+    await writer.append([draft("note.added", {"by": "the host"})])
     await writer.end(turn_ending_of(TurnOutcome(result.outcome, result.reply)))
+    assert (await host.kinds())[-3:] == ["turn.reply", "note.added", "turn.ended"]
     with pytest.raises(InvalidInput):
         await run_turn(Agent("a", ""), HELLO, host.services, answer)
 
@@ -174,10 +178,10 @@ async def test_a_later_turn_shows_the_earlier_ones_and_its_own_message_once() ->
 
 
 @virtual_time
-@pytest.mark.behaviour("TRN-60")
+@pytest.mark.behaviour("TRN-60", "TRN-62")
 async def test_a_success_whose_end_cannot_be_stored_is_not_reported_and_the_scope_stores_it() -> None:
     host = await Host().create()
-    host.sessions.failing_ends = 1
+    host.sessions.queue.faults["end"] = ["unreached"]
     with pytest.raises(StoreUnavailable):
         await host.run(answer)
     assert await host.last("turn.ended") == {"v": 1, "reason": "completed"}
@@ -187,12 +191,12 @@ async def test_a_success_whose_end_cannot_be_stored_is_not_reported_and_the_scop
     ("error", "code"), [(ValueError("no"), "turn.failed"), (ModelRefused("no"), "model.refused")]
 )
 @virtual_time
-@pytest.mark.behaviour("TRN-61", "TRN-23", "TRN-35")
+@pytest.mark.behaviour("TRN-61", "TRN-62", "TRN-23", "TRN-35")
 async def test_a_failure_keeps_its_cause_when_its_end_cannot_be_stored_at_first(
     error: Exception, code: str
 ) -> None:
     host = await Host().create()
-    host.sessions.failing_ends = 1
+    host.sessions.queue.faults["end"] = ["unreached"]
     with pytest.raises(type(error)) as raised:
         await host.run(raising(error))
     assert raised.value is error
@@ -225,7 +229,7 @@ async def test_a_turn_that_someone_else_closes_stops_at_once_with_the_reason(rea
         await running
     assert (closed.value.code, closed.value.fields["reason"]) == ("turn.closed", reason)
     assert host.model.cancelled == 1
-    assert host.sessions.writers[0].tried is None
+    assert "turn.reply" not in await host.kinds()
 
 
 @virtual_time
@@ -250,6 +254,20 @@ async def test_a_cancel_after_the_body_returned_stores_reply_and_end_as_returned
     assert await host.last("turn.reply") == {"v": 1, "outcome": "partial", "text": "kept"}
     assert await host.last("turn.ended") == {"v": 1, "reason": "partial"}
     assert (await host.kinds()).count("turn.ended") == 1
+
+
+@virtual_time
+@pytest.mark.behaviour("TRN-144", "TRN-46")
+async def test_a_failed_turn_stores_its_end_with_the_usage_so_far() -> None:
+    async def use(turn: Turn) -> TurnOutcome:
+        await turn.run()
+        raise ValueError("no")
+
+    host = await Host(ScriptedReply("hi", usage=Usage(5, 1))).create()
+    with pytest.raises(ValueError, match="no"):
+        await host.run(use)
+    [ending] = host.sessions.queue.endings
+    assert (ending.code, ending.usage["input_tokens"]) == ("turn.failed", 5)
 
 
 # --- reactions -------------------------------------------------------------------------------------------------------
