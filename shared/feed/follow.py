@@ -64,7 +64,7 @@ class Following:
 
         Stays open until the session is removed. ``kinds`` chooses the records shown and changes no id (D02). Raises
         ``SessionMissing`` (also for another owner's, FOL-07) and ``StoreUnavailable`` here; while it runs, trouble of the
-        store is waited out. Close the iterator when the reader is gone.
+        store is waited out, and what waiting cannot mend (a ``Broken``) is raised. Close the iterator when the reader is gone.
         """
         head = await self._log.head(session_id, owner)
         if after > head.seq:
@@ -172,6 +172,8 @@ class _Follower:
                 yield self._start.first
             while True:
                 self._wake.clear()
+                if tail.failure is not None:
+                    raise tail.failure
                 while self._may_read(tail):
                     for event in await self._read_page(tail):
                         yield event

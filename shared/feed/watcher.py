@@ -8,12 +8,12 @@ writes nothing (FOL-06). What a slow follower did not read stays in the database
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from shared.domain.errors import Unavailable
+from shared.domain.errors import TurnkeeperError, Unavailable
 from shared.domain.ids import SessionId, TurnId
 from shared.feed.live_text import Wakes
 from shared.feed.merge import MERGE_KINDS
@@ -22,6 +22,8 @@ from shared.feed.stopping import stop_tasks
 from shared.sessions.log import SessionLog
 from shared.sessions.records import Record
 from shared.turns.queue import FINISHED, Standing, TurnQueue
+
+_log: Final = logging.getLogger(__name__)
 
 #: What a follower holds for a reader that is slow: so many records or bytes, whichever comes first, and one record more.
 PAGE_RECORDS: Final = 200
@@ -72,6 +74,7 @@ class SessionTail:
         self.version = 1
         self.head = 0
         self.is_removed = False
+        self.failure: TurnkeeperError | None = None
         self.wakes = Wakes()
         self._read = read
         self._shared: _SharedRead | None = None
@@ -90,6 +93,11 @@ class SessionTail:
         elif seq > self.head:
             self.head = seq
             self.wakes.wake()
+
+    def fail(self, error: TurnkeeperError) -> None:
+        """Say that news of this session cannot be had: its followers raise this."""
+        self.failure = error
+        self.wakes.wake()
 
     def ask_before(self, text: object) -> None:
         """A new text begins: have the log looked at first, once for all followers that meet this text."""
@@ -219,8 +227,16 @@ class SessionWatcher:
                 self._followed.clear()
                 await self._followed.wait()
             await asyncio.sleep(self.poll_s)
-            with suppress(Unavailable):
+            try:
                 await self._poll_once()
+            except Unavailable:
+                self.stats.failures += 1  # the next poll finds what this one missed
+            except TurnkeeperError as error:
+                # Nobody may wait for news that cannot come: followers are told, and may come back.
+                self.stats.failures += 1
+                _log.error("followed sessions cannot be polled", exc_info=error, extra={"code": error.code})
+                for tail, _ in self._tails.values():
+                    tail.fail(error)
 
     async def _poll_once(self) -> None:
         asked = {session_id: tail for session_id, (tail, _) in self._tails.items()}
@@ -228,13 +244,9 @@ class SessionWatcher:
             return
         awaited = dict(self._awaited)
         self.stats.polls += 1
-        try:
-            # Before the heads: what is seen to be open has its first records behind the head that follows.
-            standings = await self._queue.standings(list(awaited)) if awaited else {}
-            heads = await self._log.seqs(list(asked))
-        except Unavailable:
-            self.stats.failures += 1
-            raise
+        # Before the heads: what is seen to be open has its first records behind the head that follows.
+        standings = await self._queue.standings(list(awaited)) if awaited else {}
+        heads = await self._log.seqs(list(asked))
         for turn_id, turn in awaited.items():
             turn.note(standings.get(turn_id))
         for session_id, tail in asked.items():

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import SessionMissing, TurnMissing
+from shared.domain.errors import SessionMissing, StoreDefect, StoreUnavailable, TurnMissing
 from shared.domain.ids import OwnerId, SessionId, WorkerId, new_turn_id
 from shared.feed.entries import DeltaEvent, EndEvent, RecordEvent, ResetEvent, SnapshotEvent
 from shared.feed.inproc import InprocFeed
@@ -33,6 +33,7 @@ class WatchedLog(InprocSessionLog):
         self.reads: list[tuple[int, int]] = []
         self.kept_from = 1
         self.largest = 0
+        self.faults: list[Exception] = []
 
     async def read(self, session_id: SessionId, **how: Any) -> Sequence[Record]:
         """See the port; notes the cursor, and how many records a database would have to look at."""
@@ -47,6 +48,8 @@ class WatchedLog(InprocSessionLog):
     async def seqs(self, session_ids: Sequence[SessionId]) -> Mapping[SessionId, int]:
         """See the port."""
         await self.polls.wait()
+        if self.faults:
+            raise self.faults.pop()
         return await super().seqs(session_ids)
 
 
@@ -257,6 +260,25 @@ async def test_what_one_follower_reads_hides_nothing_from_another_that_missed_th
     await first.until(lambda r: r.cursor == 3)
     await first.drop()
     await second.drop()
+
+
+async def test_polls_that_meet_a_defect_tell_their_followers_and_trouble_outside_is_waited_out(
+    inproc: Inproc,
+) -> None:
+    world = await inproc.polled()
+    session_id = await world.session()
+    lasting = await world.follow_session(session_id)
+    inproc.log.faults = [StoreUnavailable("away")] * 3
+    await await_until(lambda: world.watcher.stats.failures == 3, what="failed polls")
+    await world.log.commit(session_id, OWNER, [draft("host.note", {})])
+    await lasting.until(lambda r: r.cursor == 1)
+    inproc.log.faults = [StoreDefect("an answer that nobody knows")]
+    with pytest.raises(StoreDefect):
+        await lasting.ended()
+    back = await world.follow_session(session_id, lasting.reader)
+    await world.log.commit(session_id, OWNER, [draft("host.note", {})])
+    await back.until(lambda r: r.cursor == 2)
+    await back.drop()
 
 
 @pytest.mark.behaviour("FOL-15")
