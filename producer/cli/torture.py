@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from pathlib import Path
 from typing import Annotated, Final
@@ -12,7 +13,6 @@ import typer
 from producer.dev.torture.report import Report
 from producer.dev.torture.run import TortureOptions, run_torture
 from shared.settings import load_settings
-from shared.telemetry.logs import configure_logs
 
 FAILED_STATUS: Final = 1
 SEED_MAX: Final = 2**32
@@ -50,7 +50,7 @@ def command(
         home=home,
         workers=workers,
     )
-    configure_logs("console", "error")  # that the database goes away is no news here
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # that the database goes away is no news here
     report = run_torture(options, load_settings(), say=_say)
     _tell(report)
     if as_json:

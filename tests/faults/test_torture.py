@@ -56,9 +56,9 @@ def test_a_minute_of_torture_loses_and_doubles_nothing(tmp_path: Path) -> None:
         timeout=BOUND_S,
         check=False,
     )
-    told = done.stdout + done.stderr
-    assert done.returncode == 0, told
+    told = done.stdout[-8_000:] + done.stderr[-4_000:]
     figures = json.loads(done.stdout.splitlines()[-1])
+    assert (figures["failures"], done.returncode) == ([], 0), told
     assert figures["admitted"] > figures["completed"] > 0
     assert [figures[name] for name in ("lost", "doubled_replies", "doubled_effects", "log_errors")] == [
         0
@@ -66,7 +66,8 @@ def test_a_minute_of_torture_loses_and_doubles_nothing(tmp_path: Path) -> None:
     assert figures["stale_writes_refused"] > 0
     assert all(figures["faults_by_kind"].values())
     assert figures["faults"] == sum(figures["faults_by_kind"].values())
-    assert 3.0 < figures["longest_held_s"] <= figures["held_bound_s"]
+    assert figures["losses"] > 0
+    assert 3.0 <= figures["longest_held_s"] <= figures["held_bound_s"]
     assert [path.name for path in tmp_path.iterdir()] == []
     assert processes_of(tmp_path) == []
 

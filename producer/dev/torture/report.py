@@ -29,6 +29,8 @@ class Report:
     left_out: Mapping[Fault, int]
     longest_held_s: float
     losses: int
+    overdue_counted_s: float
+    overdue_not_counted_s: float
     refused_of_workers: int
     refused_of_stale_writer: int
     stale_accepted: int
@@ -87,6 +89,10 @@ class Report:
             "held_bound_s": self.held_bound_s,
             "longest_held_of": self.longest_held_of,
             "losses": self.losses,
+            "overdue_s": {
+                "counted": round(self.overdue_counted_s, 1),
+                "not_counted": round(self.overdue_not_counted_s, 1),
+            },
             "outcomes": dict(sorted(outcomes.items())),
             "effects": judged.effects,
             "records": judged.records,

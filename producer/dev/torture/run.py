@@ -278,6 +278,8 @@ class TortureRun:
             left_out=injector.left_out,
             longest_held_s=held.longest_s,
             losses=held.losses,
+            overdue_counted_s=held.counted_s,
+            overdue_not_counted_s=held.not_counted_s,
             refused_of_workers=count_refusals(list(logs.glob("turns-*.log"))),
             refused_of_stale_writer=watch.stale.refused,
             stale_accepted=len(watch.stale.accepted),

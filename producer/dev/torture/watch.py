@@ -45,13 +45,16 @@ class HeldTime:
     """For how long turns stay held by holders that are gone, by the database's clock.
 
     A lease that has passed and that nobody took over nor ended shows a holder that is dead or stopped. What is counted is
-    the lease and the time past it, less the time in which nobody could have repaired it by the protocol.
+    the lease and the time past it, less the time in which nobody could have repaired it by the protocol. ``counted_s`` and
+    ``not_counted_s`` are the time past leases, of all turns together.
     """
 
     lease_s: float
     longest_s: float = 0.0
     longest_of: tuple[TurnId, int] | None = None
     losses: int = 0
+    counted_s: float = 0.0
+    not_counted_s: float = 0.0
     _overdue: dict[tuple[TurnId, int], float] = field(default_factory=dict)
     _counted: dict[tuple[TurnId, int], float] = field(default_factory=dict)
 
@@ -61,8 +64,11 @@ class HeldTime:
         for held, seconds in late.items():
             if held not in self._overdue:
                 self.losses += 1
-            step = min(seconds - self._overdue.get(held, 0.0), HOLE_MAX_S)
-            counted = self._counted.get(held, 0.0) + (step if can_repair else 0.0)
+            passed = seconds - self._overdue.get(held, 0.0)
+            step = min(passed, HOLE_MAX_S) if can_repair else 0.0
+            self.counted_s += step
+            self.not_counted_s += passed - step
+            counted = self._counted.get(held, 0.0) + step
             self._counted[held] = counted
             if self.lease_s + counted > self.longest_s:
                 self.longest_s, self.longest_of = self.lease_s + counted, held
