@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import redis
+from kombu.exceptions import KombuError
 
 from shared.domain.errors import BrokerUnavailable
 from shared.wakes.broker import Connection, KombuSender, declared_queues
@@ -26,23 +27,27 @@ class BrokerMeddler:
 
     def flush_server(self) -> None:
         """Empty a whole Redis or Valkey server: its queues, its bindings and the feed. Only for a server of our own."""
-        client = redis.Redis.from_url(
-            self._url, socket_timeout=BOUND_S, socket_connect_timeout=BOUND_S, single_connection_client=True
-        )
         try:
-            client.flushall()
+            with redis.Redis.from_url(
+                self._url, socket_timeout=BOUND_S, socket_connect_timeout=BOUND_S
+            ) as client:
+                client.flushall()
         except redis.RedisError as error:
             raise BrokerUnavailable(f"not flushed: {error}") from error
-        finally:
-            client.close()
 
     def purge_queues(self) -> None:
         """Drop every message that waits in our queues, on any broker."""
-        self._on_each_queue(lambda queue: queue.purge())
-
-    def delete_queues(self) -> None:
-        """Remove our queues from the broker."""
-        self._on_each_queue(lambda queue: queue.delete())
+        connection = Connection(self._url, connect_timeout=BOUND_S)
+        try:
+            connection.ensure_connection(max_retries=0, timeout=BOUND_S)
+            for queue in declared_queues(self._url):
+                # A queue that nobody declared yet is as good as empty; its error closes the channel.
+                with suppress(*connection.channel_errors), connection.channel() as channel:
+                    queue(channel).purge()
+        except (KombuError, *connection.connection_errors) as error:
+            raise BrokerUnavailable(f"the broker is away: {error}") from error
+        finally:
+            connection.release()
 
     def deliver(self, queue: str, ids: Sequence[str]) -> None:
         """Send one wake, as a message of its own."""
@@ -51,14 +56,3 @@ class BrokerMeddler:
     def close(self) -> None:
         """Drop the connection."""
         self._sender.close()
-
-    def _on_each_queue(self, act: Any) -> None:
-        try:
-            with Connection(self._url, connect_timeout=BOUND_S) as connection:
-                connection.ensure_connection(max_retries=0, timeout=BOUND_S)
-                for queue in declared_queues(self._url):
-                    # A queue that nobody declared yet is as good as empty; its error closes the channel.
-                    with suppress(*connection.channel_errors), connection.channel() as channel:
-                        act(queue(channel))
-        except connection.connection_errors as error:
-            raise BrokerUnavailable(f"the broker is away: {error}") from error
