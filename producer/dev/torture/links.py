@@ -77,6 +77,8 @@ class Link:
         self._serving.add(task)
         try:
             await self._pass(reader, writer)
+        except asyncio.CancelledError:
+            pass  # the link closes; Python 3.11's streams log a cancelled server task as a defect
         finally:
             self._serving.discard(task)
             writer.close()

@@ -26,8 +26,8 @@ from shared.turns.postgres import PostgresTurnQueue
 from shared.turns.queue import Claim
 
 SAMPLE_S: Final = 0.1
-#: A longer hole between two samples (the database away, a machine without a core to spare) counts for no more than this.
-HOLE_MAX_S: Final = 0.5
+#: Samples that come later than this (the database is away, the machine has no core to spare) measure nothing.
+LATE_S: Final = 0.25
 SEEN_EVERY: Final = 5
 SEEN_WITHIN_S: Final = 2.0
 #: A turn that is overdue for longer is told of in the timeline, with these of its fields.
@@ -45,7 +45,8 @@ class HeldTime:
     """For how long turns stay held by holders that are gone, by the database's clock.
 
     A lease that has passed and that nobody took over nor ended shows a holder that is dead or stopped. What is counted is
-    the lease and the time past it, less the time in which nobody could have repaired it by the protocol. ``counted_s`` and
+    the lease and the time past it, less the time in which nobody could have repaired it by the protocol or
+    the samples themselves came late. ``counted_s`` and
     ``not_counted_s`` are the time past leases, of all turns together.
     """
 
@@ -65,7 +66,7 @@ class HeldTime:
             if held not in self._overdue:
                 self.losses += 1
             passed = seconds - self._overdue.get(held, 0.0)
-            step = min(passed, HOLE_MAX_S) if can_repair else 0.0
+            step = passed if can_repair and passed <= LATE_S else 0.0
             self.counted_s += step
             self.not_counted_s += passed - step
             counted = self._counted.get(held, 0.0) + step
