@@ -29,6 +29,7 @@ class Report:
     left_out: Mapping[Fault, int]
     longest_held_s: float
     losses: int
+    losses_measured: int
     overdue_counted_s: float
     overdue_not_counted_s: float
     refused_of_workers: int
@@ -89,6 +90,7 @@ class Report:
             "held_bound_s": self.held_bound_s,
             "longest_held_of": self.longest_held_of,
             "losses": self.losses,
+            "losses_measured": self.losses_measured,
             "overdue_s": {
                 "counted": round(self.overdue_counted_s, 1),
                 "not_counted": round(self.overdue_not_counted_s, 1),

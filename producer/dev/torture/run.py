@@ -281,6 +281,7 @@ class TortureRun:
             left_out=injector.left_out,
             longest_held_s=held.longest_s,
             losses=held.losses,
+            losses_measured=held.losses_measured,
             overdue_counted_s=held.counted_s,
             overdue_not_counted_s=held.not_counted_s,
             refused_of_workers=count_refusals(list(logs.glob("turns-*.log"))),

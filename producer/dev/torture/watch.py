@@ -47,13 +47,14 @@ class HeldTime:
     A lease that has passed and that nobody took over nor ended shows a holder that is dead or stopped. What is counted is
     the lease and the time past it, less the time in which nobody could have repaired it by the protocol or
     the samples themselves came late. ``counted_s`` and
-    ``not_counted_s`` are the time past leases, of all turns together.
+    ``not_counted_s`` are the time past leases, of all turns together; ``losses_measured`` are the losses with any of the first.
     """
 
     lease_s: float
     longest_s: float = 0.0
     longest_of: tuple[TurnId, int] | None = None
     losses: int = 0
+    losses_measured: int = 0
     counted_s: float = 0.0
     not_counted_s: float = 0.0
     _overdue: dict[tuple[TurnId, int], float] = field(default_factory=dict)
@@ -70,6 +71,7 @@ class HeldTime:
             self.counted_s += step
             self.not_counted_s += passed - step
             counted = self._counted.get(held, 0.0) + step
+            self.losses_measured += step > 0 and counted == step
             self._counted[held] = counted
             if self.lease_s + counted > self.longest_s:
                 self.longest_s, self.longest_of = self.lease_s + counted, held

@@ -27,7 +27,7 @@ def test_a_lease_that_lasts_counts_nothing() -> None:
 def test_a_lost_turn_counts_its_lease_and_the_time_past_it() -> None:
     held = noted(-0.1, 0.1, 0.2, 0.4)
     assert held.longest_s == pytest.approx(3.4)
-    assert held.losses == 1
+    assert (held.losses, held.losses_measured) == (1, 1)
 
 
 def test_a_new_claim_of_the_same_turn_begins_anew() -> None:
@@ -40,7 +40,7 @@ def test_a_new_claim_of_the_same_turn_begins_anew() -> None:
 def test_time_in_which_nobody_could_repair_does_not_count() -> None:
     held = noted(0.1, 0.4, can_repair=False)
     assert held.longest_s == pytest.approx(3.0)
-    assert held.counted_s == 0.0
+    assert (held.losses, held.losses_measured, held.counted_s) == (1, 0, 0.0)
     assert held.not_counted_s == pytest.approx(0.4)
 
 

@@ -20,6 +20,7 @@ HELD = Report(
     left_out={},
     longest_held_s=5.0,
     losses=1,
+    losses_measured=1,
     overdue_counted_s=2.0,
     overdue_not_counted_s=0.0,
     refused_of_workers=0,
