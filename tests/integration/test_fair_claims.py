@@ -55,6 +55,7 @@ async def test_ten_turns_beside_ten_thousand_of_another_owner_are_had_within_a_f
         attempts_max=3,
         suspects_max=8,
         running_per_owner=256,
+        capacity=400,
     )
     had, claims = 0, 0
     while had < FEW:

@@ -89,6 +89,7 @@ class Process:
             attempts_max=3,
             suspects_max=8,
             running_per_owner=256,
+            capacity=8,
         )
 
     async def run(self) -> dict[str, UnitCount]:

@@ -65,6 +65,7 @@ class Bench:
             attempts_max=3,
             suspects_max=8,
             running_per_owner=256,
+            capacity=8,
         )
 
     async def session(self) -> SessionId:

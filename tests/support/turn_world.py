@@ -296,6 +296,7 @@ class TurnWorld:
             attempts_max=3,
             suspects_max=8,
             running_per_owner=256,
+            capacity=8,
         )
         runner = TurnRunner(
             queue=self.queue,

@@ -74,7 +74,7 @@ async def build_turns(
     pump = Pump(
         queue=TURNS,
         capacity=room.capacity,
-        claim=_claimer(settings, app, stores, holdings).claim,
+        claim=_claimer(settings, app, stores, holdings, room.capacity).claim,
         run=runner.run,
         name=lambda holding: str(holding.claim.turn_id),
         ring=lambda: stores.wakes.ring(TURNS),
@@ -122,7 +122,9 @@ def _executor(settings: Settings, stores: WorkerStores, stack: AsyncExitStack) -
     return executor
 
 
-def _claimer(settings: Settings, app: App, stores: WorkerStores, holdings: Holdings) -> TurnClaimer:
+def _claimer(
+    settings: Settings, app: App, stores: WorkerStores, holdings: Holdings, capacity: int
+) -> TurnClaimer:
     return TurnClaimer(
         queue=stores.turns,
         holdings=holdings,
@@ -132,4 +134,5 @@ def _claimer(settings: Settings, app: App, stores: WorkerStores, holdings: Holdi
         attempts_max=settings.attempts_max,
         suspects_max=settings.suspects_max,
         running_per_owner=settings.running_turns_per_owner,
+        capacity=capacity,
     )

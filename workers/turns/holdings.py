@@ -16,7 +16,7 @@ from typing import Final
 from shared.domain.errors import Unavailable
 from shared.domain.ids import TurnId, WorkerId
 from shared.leases.fence import Fence
-from shared.turns.queue import Claim, TurnQueue
+from shared.turns.queue import PRIORITIES, Claim, TurnQueue
 from workers.lease_keeper import LeaseKeeper
 
 _log: Final = logging.getLogger(__name__)
@@ -81,6 +81,11 @@ class Holdings:
     def suspects(self) -> int:
         """Turns held now that may have killed a worker before, and have stored no step since."""
         return sum(h.claim.suspect and not h.stepped for h in self._held.values())
+
+    @property
+    def background(self) -> int:
+        """Turns of the background held now."""
+        return sum(h.claim.priority >= PRIORITIES["background"] for h in self._held.values())
 
     @property
     def may_take_over(self) -> bool:

@@ -14,10 +14,10 @@ from shared.domain.ids import OwnerId, TurnId, new_session_id
 from shared.models.scripted import ScriptedModel
 from shared.sessions.log import NewSession
 from shared.turns.inproc_rows import TurnTables
-from shared.turns.queue import Claim, ClaimRequest
+from shared.turns.queue import PRIORITIES, Claim, ClaimRequest
 from tests.support.turn_world import LEASE_S, FaultyQueue, TurnWorld, WorkerProcess
 from tests.support.virtual_time import virtual_time
-from workers.turns.claims import turn_ids
+from workers.turns.claims import background_places, turn_ids
 
 
 async def world_of(*owners: str, turns: int = 1) -> tuple[TurnWorld, WorkerProcess, dict[str, list[TurnId]]]:
@@ -65,7 +65,8 @@ async def test_an_owner_whose_every_wake_names_a_later_turn_does_not_hold_the_ot
     latest = str(max(turns["z"]))
     served = [h.claim.owner for _ in range(12) for h in await process.claimer.claim(1, [latest])]
     assert served[::2] == ["z"] * 6
-    assert served[1::2] == ["a", "b", "c", "z", "a", "b"]
+    # The eighth claim begins with the turn that waits longest.
+    assert served[1::2] == ["a", "b", "c", "a", "z", "a"]
 
 
 @virtual_time
@@ -166,3 +167,47 @@ def test_what_is_no_id_is_passed_over(names: list[str]) -> None:
 def test_no_hints_are_no_ids() -> None:
     found: Any = turn_ids([])
     assert found == ()
+
+
+@virtual_time
+@pytest.mark.behaviour("DST-15")
+async def test_turns_of_the_background_hold_at_most_half_of_the_places() -> None:
+    world, process, _ = await world_of()
+    for n in range(8):
+        owner = OwnerId(f"o{n}")
+        made = await world.log.create(NewSession(new_session_id(), owner))
+        await world.admit_to(made.session_id, owner, priority=PRIORITIES["background"])
+    held = list(await process.claimer.claim(8, ()))
+    assert len(held) == 4
+    assert await process.claimer.claim(4, ()) == []
+    made = await world.log.create(NewSession(new_session_id(), OwnerId("urgent")))
+    urgent = await world.admit_to(made.session_id, OwnerId("urgent"), priority=PRIORITIES["interactive"])
+    [next_one] = await process.claimer.claim(4, ())
+    assert next_one.claim.turn_id == urgent
+    process.holdings.drop(held[0])
+    [next_one] = await process.claimer.claim(3, ())
+    assert next_one.claim.priority == PRIORITIES["background"]
+
+
+@virtual_time
+@pytest.mark.behaviour("DST-15")
+async def test_one_claim_in_eight_begins_with_the_turn_that_waits_longest() -> None:
+    world, process, turns = await world_of("m", turns=1)
+    await asyncio.sleep(1)
+    made = await world.log.create(NewSession(new_session_id(), OwnerId("z")))
+    for _ in range(9):
+        made = await world.log.create(NewSession(new_session_id(), OwnerId("z")))
+        await world.admit_to(made.session_id, OwnerId("z"), priority=PRIORITIES["interactive"])
+    process.claimer.running_per_owner = 100
+    served = []
+    for _ in range(8):
+        process.claimer.cursor = "m"  # the rotation never comes to the first owner
+        [holding] = await process.claimer.claim(1, ())
+        served.append(holding.claim.turn_id)
+    assert served.index(turns["m"][0]) == 7
+    assert [request.oldest_first for request in world.queue.requests] == [False] * 7 + [True]
+
+
+@pytest.mark.parametrize(("capacity", "places"), [(1, 1), (2, 1), (3, 1), (400, 200)])
+def test_the_backgrounds_half_is_at_least_one_place(capacity: int, places: int) -> None:
+    assert background_places(capacity) == places
