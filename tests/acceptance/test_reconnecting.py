@@ -122,7 +122,7 @@ async def test_readers_that_come_back_at_every_event_hold_the_turn_exactly(syste
             *(follow(pairs[n % 2], path, cuts=cuts, by_query=n % 3 == 0) for n, cuts in enumerate(CUTS)),
             follow([one], path),
         )
-    ids, text = system.shown(session), " ".join(f"token{n}" for n in range(1, 41))
+    ids, text = system.shown(session), " ".join(tokens(40))
     judge(stories, ids, text)
     for story in stories:
         if story.end is not None:
@@ -169,7 +169,7 @@ async def test_an_attempt_that_is_overtaken_is_reset_and_the_next_one_is_told_wh
     system.hold_model(after_tokens=5)
     receipt = system.admit(session, 'Tell. [[offline: {"tokens": 30, "delay_ms": 10}]]')
     path = receipt["links"]["events"]
-    first = " ".join(f"token{n}" for n in range(1, 6))
+    first = " ".join(tokens(5))
     async with system.clients() as (one, other):
         live, left = Story(), Story()
         followed = asyncio.create_task(follow([one], path, story=live))
@@ -193,7 +193,7 @@ async def test_an_attempt_that_is_overtaken_is_reset_and_the_next_one_is_told_wh
         assert left.text.strip() == first
         system.release_model()
         stories = await all_of(followed, steps, *cut, follow([other], path, story=left))
-    text = " ".join(f"token{n}" for n in range(1, 31))
+    text = " ".join(tokens(30))
     judge(stories, system.shown(session), text)
     assert [reset["reason"] for reset in live.of("reset")] == ["attempt"]
     assert system.turn(receipt["turn_id"])["attempt"] == 2
@@ -206,8 +206,7 @@ async def test_a_draining_producer_hands_its_readers_over_to_the_other(system: R
     await asyncio.to_thread(system.start_worker)
     session = system.create_session()
     system.hold_model(after_tokens=5)
-    text = " ".join(f"token{n}" for n in range(1, 21))
-    so_far = " ".join(f"token{n}" for n in range(1, 6))
+    text, so_far = " ".join(tokens(20)), " ".join(tokens(5))
     posted, browser, told = Story(), Story(), Story()
     async with system.clients() as (one, other), balancing([leaving, staying]) as balancer:
         path = f"/v1/sessions/{session}/turns"
@@ -240,6 +239,38 @@ async def test_a_draining_producer_hands_its_readers_over_to_the_other(system: R
     assert browser.connections == 2
 
 
+@pytest.mark.behaviour("FOL-17")
+async def test_text_stops_with_redis_and_comes_again_with_it_while_records_never_stop(
+    system: Replicated,
+) -> None:
+    await asyncio.to_thread(system.start_worker)
+    session = system.create_session()
+    system.hold_model(after_tokens=5)
+    receipt = system.admit(session, 'Tell. [[offline: {"tokens": 30}]]')
+    async with system.clients() as clients:
+        live = Story()
+        followed = asyncio.create_task(follow(clients[:1], receipt["links"]["events"], story=live))
+        await until(lambda: live.text.split() == tokens(5))
+        await asyncio.to_thread(system.servers.stop_valkey)
+        system.hold_model(after_tokens=10)
+        await until(lambda: system.model_calls(session=session)[-1]["tokens_sent"] == 10)
+        assert live.text.split() == tokens(5)
+        await asyncio.to_thread(system.servers.start_valkey)
+        system.hold_model(after_tokens=20)
+        await until(lambda: live.text.split() == tokens(20))
+        await asyncio.to_thread(system.servers.stop_valkey)
+        system.release_model()
+        await all_of(followed)
+        await asyncio.to_thread(system.servers.start_valkey)
+    judge([live], system.shown(session), " ".join(tokens(30)))
+    assert live.connections == 1
+
+
+def tokens(count: int) -> list[str]:
+    """Return the first words of an offline answer."""
+    return [f"token{n}" for n in range(1, count + 1)]
+
+
 @pytest.mark.behaviour("API-04", "API-07", "SES-125")
 async def test_a_reloaded_page_finds_its_turn_again_and_its_stop_button_stops_it(system: Replicated) -> None:
     """D04, D05."""
@@ -258,7 +289,7 @@ async def test_a_reloaded_page_finds_its_turn_again_and_its_stop_button_stops_it
         events = left.of("admitted")[0]["links"]["events"]
         await asyncio.to_thread(system.finished, left.of("admitted")[0]["turn_id"])
         await follow([other], events, story=left)
-        text = " ".join(f"token{n}" for n in range(1, 41))
+        text = " ".join(tokens(40))
         judge([left], system.shown(session), text)
 
         system.hold_model(after_tokens=3)

@@ -52,6 +52,23 @@ class Session:
             self.replies.append(turn.text)
             turn.reply()
 
+    def stream(self, word: str) -> None:
+        """A word comes through from the worker to the reader."""
+        self.begin()
+        assert self.open is not None
+        self.open.push(word)
+        self.open.flush()
+        self.look()
+        self.receive(100)
+        self.look()
+
+    def miss(self, is_fresh: bool) -> None:
+        """The turn ends, and another may begin, while the reader is away."""
+        self.reply()
+        if is_fresh:
+            self.begin()
+        self.connect(is_fresh)
+
     def connect(self, is_fresh: bool) -> None:
         """Come back; to a process that has read nothing yet, or to the one before."""
         if is_fresh:
@@ -101,7 +118,8 @@ moves = st.one_of(
     st.tuples(
         st.sampled_from(["begin", "reply", "look", "flush", "next_attempt", "finish_step", "wipe"]), st.none()
     ),
-    st.tuples(st.just("push"), st.sampled_from(["a", "bé ", "🙂"])),
+    st.tuples(st.sampled_from(["push", "stream", "stream"]), st.sampled_from(["a", "bé ", "🙂"])),
+    st.tuples(st.just("miss"), st.booleans()),
     st.tuples(st.sampled_from(["receive", "read"]), st.integers(1, 4)),
     st.tuples(st.just("connect"), st.booleans()),
 )
@@ -112,7 +130,7 @@ def play(session: Session, move: tuple[str, Any]) -> None:
     match name:
         case "begin" | "reply" | "look":
             getattr(session, name)()
-        case "receive" | "read" | "connect":
+        case "receive" | "read" | "connect" | "stream" | "miss":
             getattr(session, name)(value)
         case _ if session.open is not None:
             getattr(session.open, name)(*([] if value is None else [value]))
