@@ -185,6 +185,7 @@ class AdmissionAnswer(Answer):
     session_id: str
     position: int
     status: str
+    finished: bool
     after: int
     duplicate: bool
     links: TurnLinks
@@ -329,6 +330,7 @@ def admission_answer(receipt: Receipt) -> AdmissionAnswer:
         session_id=receipt.session_id,
         position=receipt.position,
         status=receipt.status,
+        finished=receipt.status in FINISHED,
         after=receipt.after,
         duplicate=receipt.duplicate,
         links=links_of(receipt.turn_id),

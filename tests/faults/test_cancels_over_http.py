@@ -66,8 +66,8 @@ def test_fifty_running_turns_that_are_cancelled_stop_and_their_state_says_so(sys
         state = system.turn(receipt["turn_id"])
         assert (state["finished"], state["open"], state["outcome"]) == (True, False, "cancelled")
         assert cancel(system, receipt) == {
-            "cancelled": False,
-            "reason": "finished",
+            "cancelled": True,
+            "reason": "cancelled",
             "status": "ended",
             "outcome": "cancelled",
             "code": None,

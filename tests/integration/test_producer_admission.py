@@ -123,6 +123,7 @@ async def test_the_same_key_answers_the_first_receipt_and_other_content_is_a_con
         await end_turn(producer.parts, claim, "done")
         late = await client.post(path, json={"message": "x", "key": "k"})
         assert (late.status_code, late.json()["status"]) == (200, "ended")
+        assert [receipt.json()["finished"] for receipt in (first, again, late)] == [False, False, True]
         other = await client.post(path, json={"message": "y", "key": "k"})
         assert (other.status_code, other.json()["code"]) == (422, "turn.key-conflict")
         both = await client.post(
