@@ -10,6 +10,7 @@ from shared.agents import load_app
 from shared.agents.memory import MemoryPolicy
 from shared.database.totals import PoolTotals
 from shared.domain.errors import ConfigError
+from shared.leases.keeper import KeeperCounts
 from shared.leases.postgres import PostgresLeases
 from shared.settings import Settings
 from shared.wakes.names import ACTIVITY, INDEX, REMEMBER, TURNS, UPKEEP
@@ -21,7 +22,6 @@ from workers.background.building import (
     build_remember,
 )
 from workers.health.loop_load import LoopLoad
-from workers.lease_keeper import KeeperCounts
 from workers.metrics.collector import PartsCollector
 from workers.metrics.pool_figures import pool_figures
 from workers.metrics.process_figures import process_figures

@@ -13,6 +13,8 @@ from shared.conformance.session_log_recovery import (
     SessionLogRecoverySubject,
     session_log_recovery_conformance,
 )
+from shared.conformance.sessions import sessions_conformance
+from shared.conformance.sessions.stage import SessionsSubject
 from shared.conformance.turn_composition import TurnCompositionSubject, turn_composition_conformance
 from shared.conformance.turn_queue import turn_queue_conformance
 from shared.conformance.turn_stage import TurnQueueSubject
@@ -25,12 +27,14 @@ __all__ = [
     "LeasesSubject",
     "SessionLogRecoverySubject",
     "SessionLogSubject",
+    "SessionsSubject",
     "TurnCompositionSubject",
     "TurnQueueSubject",
     "job_queue_conformance",
     "leases_conformance",
     "session_log_conformance",
     "session_log_recovery_conformance",
+    "sessions_conformance",
     "turn_composition_conformance",
     "turn_queue_conformance",
 ]

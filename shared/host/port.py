@@ -202,6 +202,12 @@ class Sessions(Protocol):
         """Find the turn of a key; None when the session has none (SES-70)."""
         ...
 
+    async def history(
+        self, address: SessionAddress, *, kinds: Sequence[str] | None = None
+    ) -> Sequence[Record]:
+        """Read all that the session's turns remember: what a fork inherits, oldest ancestor first, then its own."""
+        ...
+
     async def fork(self, parent: SessionAddress, *, inherit: bool) -> SessionView:
         """Make a child session; with ``inherit`` its history is the parent's up to its last closed turn (SES-71, 72)."""
         ...

@@ -190,22 +190,25 @@ class QueuedTurnWriter:
         ended = await answer.wait()
         return EndedTurn(ended.seq, ended.pending, ended.promoted)
 
-    async def close_scope(self, error: BaseException | None, *, closing_s: float = CLOSING_S) -> None:
-        """Leave the turn's scope: what was not ended ends as ``turn.unended``, or as ``turn.interrupted`` when cancelled.
+    async def close_scope(self, error: BaseException | None, *, closing_s: float = CLOSING_S) -> bool:
+        """Leave the turn's scope: what is queued is stored; what was not ended ends as unended, or interrupted if cancelled.
 
-        What is queued is stored first; an end that could not be stored is tried again as it was (TRN-62). Raises nothing
-        of the store: what cannot be ended is logged and let go of (``reason`` is ``ended``), left to its lease.
+        An end that could not be stored is tried again as it was (TRN-62). Raises nothing of the store: what cannot be
+        ended is logged, and False is answered: let go of it then.
         """
         try:
             async with asyncio.timeout(closing_s):
                 if self._closing and self._task is not None:
                     await asyncio.wait([self._task])  # whoever ended it left before the answer
                 if not self._closed.done():
-                    await self.end(*(self._tried or (_scope_ending(error), ())))
+                    tried = None if self._failure is not None else self._tried
+                    await self.end(*(tried or (_scope_ending(error), ())))
         except (TurnkeeperError, TimeoutError) as failure:
             about = _about(self._claim, failure)
             _logger.warning("a turn could not be ended: %s", describe_error(failure), extra=about)
+        is_closed = self._closed.done()
         await self.stop()
+        return is_closed
 
     async def stop(self) -> None:
         """Take no more writes, and drop what is queued; nothing of it is stored later."""
@@ -256,7 +259,7 @@ class QueuedTurnWriter:
                 case Flush(answer):
                     answer.give(self._commits.seq)
                 case Run() as run:
-                    await self._perform(run)
+                    await _perform(run)
         except asyncio.CancelledError:
             self._close("interrupted")  # unless there is a reason already
             _fail_items(batch, closed_error(self._claim, self._closed.result()))
@@ -284,17 +287,6 @@ class QueuedTurnWriter:
         _answer_appends(self._carried, ended.seq)
         closing.answer.give(ended)
         self._close("ended")
-
-    async def _perform(self, run: Run) -> None:
-        try:
-            run.answer.give(await run.op())
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            run.answer.fail(error)  # its own doing, not ours
-        except Exception as error:
-            run.answer.fail(error)
 
     async def _transact(self, decide: Decide, after: int, kinds: Sequence[str] | None) -> Any:
         until_known, address = self._commits.until_known, self.session
@@ -343,8 +335,7 @@ class QueuedTurnWriter:
         self._require_writable()
         if self._closing:
             raise closed_error(self._claim, "ended")
-        failure = self._failure if self._failure is not None else self._end_failure
-        if failure is not None:
+        if (failure := self._failure or self._end_failure) is not None:
             raise failure
 
     def _require_writable(self) -> None:
@@ -368,6 +359,18 @@ def closed_error(claim: Claim, reason: CloseReason, cause: BaseException | None 
     error = TurnClosed(f"the turn was closed: {reason}", turn=turn, reason=reason, epoch=epoch)
     error.__cause__ = cause
     return error
+
+
+async def _perform(run: Run) -> None:
+    try:
+        run.answer.give(await run.op())
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        run.answer.fail(error)  # its own doing, not ours
+    except Exception as error:
+        run.answer.fail(error)
 
 
 def _answer_appends(items: Sequence[Append], seq: int) -> None:

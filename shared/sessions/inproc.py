@@ -23,7 +23,7 @@ from shared.domain.errors import (
     SessionExists,
     SessionMissing,
 )
-from shared.domain.ids import OwnerId, SessionId
+from shared.domain.ids import OwnerId, SessionId, TurnId
 from shared.leases.inproc import Clock, utc_now
 from shared.sessions.log import LIST_MAX_SESSIONS, READ_MAX_RECORDS, Committed, Created, NewSession
 from shared.sessions.records import Draft, Head, OpenTurn, Record, check_commit_size
@@ -47,6 +47,7 @@ class StoredSession:
     updated_at: datetime
     active_at: datetime
     parent: SessionId | None = None
+    parent_through: int | None = None
     parent_number: int = 0
     state: str = "{}"
     seq: int = 0
@@ -276,9 +277,39 @@ class InprocSessionLog:
         session = self._store.sessions.get(session_id)
         if session is None or session.owner != owner:
             return []
-        children = sorted(s.id for s in self._store.sessions.values() if s.parent == session_id)
-        self._store.remove([session_id, *children])
-        return [session_id, *children]
+        removed, generation = [session_id], {session_id}
+        while generation:
+            generation = {s.id for s in self._store.sessions.values() if s.parent in generation}
+            removed += sorted(generation)
+        self._store.remove(removed)
+        return removed
+
+    async def fork(self, child: NewSession, parent: SessionId, *, inherit: bool) -> None:
+        """See the port."""
+        fingerprint = digest_of({"meta": {}, "title": None})
+        await self._store.reached()
+        above, now = self._store.owned(parent, child.owner), self._store.now()
+        made = self._store.sessions.get(child.id)
+        if made is not None:
+            if made.parent != parent:
+                raise SessionExists("another session has this id", session=child.id)
+            return
+        session = StoredSession(
+            child.id, child.owner, None, fingerprint, None, "{}", first_tail(child.id), now, now, now, parent
+        )
+        if inherit:
+            last = next((r for r in reversed(above.records) if r.kind == "turn.ended"), None)
+            session.parent_through = 0 if last is None else last.seq
+            session.parent_number = above.parent_number if last is None else last.turn or 0
+            session.next_number = session.parent_number + 1
+        self._store.sessions[child.id] = session
+
+    async def find_turn(self, session_id: SessionId, owner: OwnerId, key: str) -> TurnId | None:
+        """See the port."""
+        await self._store.reached()
+        self._store.owned(session_id, owner)
+        found = self._store.keys.get((session_id, "turn", key))
+        return None if found is None else TurnId(found.answer)
 
     async def seqs(self, session_ids: Sequence[SessionId]) -> Mapping[SessionId, int]:
         """See the port."""
@@ -292,6 +323,7 @@ def _head(session: StoredSession, now: datetime, updated_at: datetime) -> Head:
         id=session.id,
         owner=session.owner,
         parent=session.parent,
+        inherited=session.parent_through,
         title=session.title,
         meta=json.loads(session.meta),
         state=json.loads(session.state),

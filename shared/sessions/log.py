@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from shared.domain.ids import OwnerId, SessionId
+from shared.domain.ids import OwnerId, SessionId, TurnId
 from shared.sessions.records import Draft, Head, Record
 
 READ_MAX_RECORDS = 1_000
@@ -118,7 +118,19 @@ class SessionLog(Protocol):
         ...
 
     async def remove(self, session_id: SessionId, owner: OwnerId) -> Sequence[SessionId]:
-        """Remove a session with its children and all they own; return the removed ids, empty when there was none."""
+        """Remove a session with all its descendants and all they own; return the removed ids, empty when there was none."""
+        ...
+
+    async def fork(self, child: NewSession, parent: SessionId, *, inherit: bool) -> None:
+        """Create a session as the child of another of its owner, without key, title and meta (SES-71).
+
+        With ``inherit`` its history is the parent's up to its last closed turn, as of now, and its turns count on from
+        there (SES-72). Raises ``SessionMissing`` for the parent; a repeat with the same id finds what it made.
+        """
+        ...
+
+    async def find_turn(self, session_id: SessionId, owner: OwnerId, key: str) -> TurnId | None:
+        """Find the turn of a key; None when the session has none. Reads no record (SES-70, 159)."""
         ...
 
     async def seqs(self, session_ids: Sequence[SessionId]) -> Mapping[SessionId, int]:

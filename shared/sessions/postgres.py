@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from shared.database.pool import Database, Row
 from shared.database.statements import load_statements
@@ -20,7 +21,7 @@ from shared.domain.errors import (
     SessionMissing,
     StoreDefect,
 )
-from shared.domain.ids import OwnerId, SessionId
+from shared.domain.ids import OwnerId, SessionId, TurnId
 from shared.sessions.log import LIST_MAX_SESSIONS, READ_MAX_RECORDS, Committed, Created, NewSession
 from shared.sessions.records import Draft, Head, OpenTurn, Record, check_commit_size
 from shared.sessions.vocabulary import refuse_reserved
@@ -167,6 +168,30 @@ class PostgresSessionLog:
         )
         return [SessionId(row["id"]) for row in rows]
 
+    async def fork(self, child: NewSession, parent: SessionId, *, inherit: bool) -> None:
+        """See the port."""
+        params = {
+            "id": child.id,
+            "parent": parent,
+            "owner": child.owner,
+            "print": digest_of({"meta": {}, "title": None}),
+            "tail": first_tail(child.id),
+            "inherit": inherit,
+        }
+        [row] = await self._db.call("session.fork", _SQL["fork_session"], params, repeatable=True)
+        if row["result"] == "missing":
+            raise SessionMissing("no such session", session=parent)
+        if row["result"] == "exists":
+            raise SessionExists("another session has this id", session=child.id)
+
+    async def find_turn(self, session_id: SessionId, owner: OwnerId, key: str) -> TurnId | None:
+        """See the port."""
+        params = {"id": session_id, "owner": owner, "key": key}
+        rows = await self._db.read("session.find-turn", _SQL["find_turn"], params)
+        if not rows:
+            raise SessionMissing("no such session", session=session_id)
+        return None if rows[0]["turn"] is None else TurnId(UUID(rows[0]["turn"]))
+
     async def seqs(self, session_ids: Sequence[SessionId]) -> Mapping[SessionId, int]:
         """See the port."""
         rows = await self._db.read("session.seqs", _SQL["read_seqs"], {"ids": list(session_ids)})
@@ -192,6 +217,7 @@ def _head(row: Row) -> Head:
         id=SessionId(row["id"]),
         owner=OwnerId(row["owner"]),
         parent=None if row["parent"] is None else SessionId(row["parent"]),
+        inherited=row["parent_through"],
         title=row["title"],
         meta=json.loads(row["meta"]),
         state=json.loads(row["state"]),

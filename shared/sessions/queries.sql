@@ -4,13 +4,13 @@
 SELECT result, session_id FROM session_create_v1(%(id)s, %(owner)s, %(key)s, %(print)s, %(title)s, %(meta)s, %(tail)s)
 
 -- name: read_head
-SELECT id, owner, parent, title, meta, state, seq, revision, tail, next_number - 1 AS turns, open_turn, open_epoch,
+SELECT id, owner, parent, parent_through, title, meta, state, seq, revision, tail, next_number - 1 AS turns, open_turn, open_epoch,
        open_token, inbox_waiting, created_at, updated_at, active_at, clock_timestamp() AS now
   FROM sessions WHERE id = %(id)s AND owner = %(owner)s
 
 -- name: list_heads
 -- Keyset pages over (active_at, id), newest first.
-SELECT id, owner, parent, title, meta, state, seq, revision, tail, next_number - 1 AS turns, open_turn, open_epoch,
+SELECT id, owner, parent, parent_through, title, meta, state, seq, revision, tail, next_number - 1 AS turns, open_turn, open_epoch,
        open_token, inbox_waiting, created_at, active_at AS updated_at, active_at, clock_timestamp() AS now
   FROM sessions
   WHERE owner = %(owner)s AND (%(before_at)s::timestamptz IS NULL OR (active_at, id) < (%(before_at)s::timestamptz, %(before_id)s::text))
@@ -46,7 +46,15 @@ SELECT result, revision, seq, now FROM session_commit_v1(%(id)s, %(owner)s, %(co
   %(not_after)s::timestamptz, %(kinds)s::text[], %(texts)s::text[], %(digests)s::bytea[], %(state)s)
 
 -- name: remove_session
-SELECT unnest(session_remove_v1(%(id)s, %(owner)s)) AS id
+SELECT unnest(session_remove_v2(%(id)s, %(owner)s)) AS id
 
 -- name: read_seqs
 SELECT id, seq FROM sessions WHERE id = ANY (%(ids)s::text[])
+
+-- name: fork_session
+SELECT session_fork_v1(%(id)s, %(parent)s, %(owner)s, %(print)s, %(tail)s, %(inherit)s) AS result
+
+-- name: find_turn
+SELECT k.answer AS turn FROM sessions s
+  LEFT JOIN session_keys k ON k.session_id = s.id AND k.space = 'turn' AND k.key = %(key)s
+  WHERE s.id = %(id)s AND s.owner = %(owner)s

@@ -67,11 +67,15 @@ class OpenTurn:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a session as one read saw it; ``now`` is the database's clock at that read."""
+    """The head of a session as one read saw it; ``now`` is the database's clock at that read.
+
+    ``inherited`` is the seq of the parent up to which its history is this session's too, None when it inherits nothing.
+    """
 
     id: SessionId
     owner: OwnerId
     parent: SessionId | None
+    inherited: int | None
     title: str | None
     meta: Mapping[str, Any]
     state: Mapping[str, Any]

@@ -11,7 +11,7 @@ from shared.sessions.inproc import InprocSessionLog, InprocStore
 from shared.sessions.log import NewSession
 from shared.sessions.records import Draft, draft, verify_log
 from shared.sessions.vocabulary import TurnStarted, UserMessage, draft_of
-from shared.turns.queue import Admission, AdmissionLimits, Claim, ClaimRequest
+from shared.turns.queue import Admission, AdmissionLimits, Begun, Claim, ClaimRequest
 from tests.support.turn_world import FaultyQueue
 from tests.support.virtual_time import loop_clock
 
@@ -24,12 +24,20 @@ def note(n: object = 1, kind: str = "note.added") -> Draft:
     return draft(kind, {"n": n})
 
 
+class HostQueue(FaultyQueue):
+    """A queue whose begins may fail too."""
+
+    async def begin(self, *given: Any, **how: Any) -> Begun:
+        async with self._line("begin"):
+            return await super().begin(*given, **how)
+
+
 class HostWorld:
     """One store with one session; make it inside a running (virtual-time) loop."""
 
     def __init__(self) -> None:
         self.store = InprocStore(loop_clock)
-        self.queue = FaultyQueue(self.store)
+        self.queue = HostQueue(self.store)
         self.log = InprocSessionLog(self.store)
         self.session = SessionId("")
 

@@ -13,8 +13,8 @@ from typing import Final
 from shared.domain.errors import Broken, Exhausted, FenceLost, TurnkeeperError, Unavailable
 from shared.domain.ids import WorkerId
 from shared.jobs.queue import How, JobClaim, JobQueue, Pool
+from shared.leases.keeper import LeaseKeeper
 from workers.cancellation import is_cancelled
-from workers.lease_keeper import LeaseKeeper
 
 _log: Final = logging.getLogger(__name__)
 

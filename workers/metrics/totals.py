@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shared.database.totals import TotalName
+from shared.leases.keeper import KeeperCounts
 from shared.wakes.port import WakePublisher
-from workers.lease_keeper import KeeperCounts
 from workers.parts import QueueServer
 
 

@@ -16,8 +16,8 @@ from typing import Final
 from shared.domain.errors import Unavailable
 from shared.domain.ids import TurnId, WorkerId
 from shared.leases.fence import Fence
+from shared.leases.keeper import LeaseKeeper
 from shared.turns.queue import PRIORITIES, Claim, TurnQueue
-from workers.lease_keeper import LeaseKeeper
 
 _log: Final = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from shared.leases.keeper import KeeperCounts
 from shared.wakes.inproc import InprocWakes
-from workers.lease_keeper import KeeperCounts
 from workers.metrics.totals import ProcessCounts
 from workers.sweeps import CountingBell
 

@@ -37,3 +37,55 @@ BEGIN
   END IF;
   RETURN QUERY SELECT 'appended'::text, v_seq, v_head.revision + 1;
 END $$;
+
+-- Makes a child of a session (SES-71). With p_inherit its history is the parent's up to its last closed turn, whose
+-- number its own turns count on from: both are fixed here, under the parent's head, so that neither moves later.
+CREATE FUNCTION session_fork_v1(p_id text, p_parent text, p_owner text, p_print text, p_tail bytea, p_inherit bool)
+RETURNS text
+LANGUAGE plpgsql SET lock_timeout = '5s' SET plan_cache_mode = force_generic_plan AS $$
+DECLARE v_parent sessions; v_through bigint; v_number int;
+BEGIN
+  SELECT * INTO v_parent FROM sessions WHERE id = p_parent AND owner = p_owner FOR NO KEY UPDATE;
+  IF NOT FOUND THEN RETURN 'missing'; END IF;
+  -- A repeat after a lost answer finds what it made.
+  PERFORM 1 FROM sessions WHERE id = p_id AND parent = p_parent;
+  IF FOUND THEN RETURN 'forked'; END IF;
+  IF p_inherit THEN
+    SELECT r.seq, r.turn INTO v_through, v_number FROM records r
+      WHERE r.session_id = p_parent AND r.kind = 'turn.ended' ORDER BY r.seq DESC LIMIT 1;
+    v_through := coalesce(v_through, 0);
+    v_number := coalesce(v_number, v_parent.parent_number, 0);
+  END IF;
+  INSERT INTO sessions (id, owner, create_print, parent, parent_through, parent_number, next_number, tail)
+    VALUES (p_id, p_owner, p_print, p_parent, v_through, v_number, coalesce(v_number, 0) + 1, p_tail)
+    ON CONFLICT DO NOTHING;
+  RETURN CASE WHEN FOUND THEN 'forked' ELSE 'exists' END;
+END $$;
+
+-- Removes a session and all its descendants: what a fork inherits is read from its ancestors, so none may stay behind.
+-- Parent first, then its children by id, generation by generation; a fork waits for its parent's head and finds it gone.
+CREATE FUNCTION session_remove_v2(p_session text, p_owner text) RETURNS text[]
+LANGUAGE plpgsql SET lock_timeout = '5s' SET plan_cache_mode = force_generic_plan AS $$
+DECLARE v_ids text[]; v_generation text[];
+BEGIN
+  PERFORM 1 FROM sessions WHERE id = p_session AND owner = p_owner FOR UPDATE;
+  IF NOT FOUND THEN RETURN '{}'; END IF;
+  v_ids := ARRAY[p_session];
+  v_generation := v_ids;
+  LOOP
+    SELECT coalesce(array_agg(id), '{}') INTO v_generation
+      FROM (SELECT id FROM sessions WHERE parent = ANY (v_generation) ORDER BY id FOR UPDATE) children;
+    EXIT WHEN v_generation = '{}';
+    v_ids := v_ids || v_generation;
+  END LOOP;
+  DELETE FROM turns WHERE session_id = ANY (v_ids);
+  DELETE FROM tool_calls WHERE session_id = ANY (v_ids);
+  DELETE FROM session_keys WHERE session_id = ANY (v_ids);
+  DELETE FROM media WHERE session_id = ANY (v_ids);
+  DELETE FROM jobs WHERE pool = 'activity' AND id IN (SELECT job_id FROM activity_progress WHERE session_id = ANY (v_ids));
+  DELETE FROM activity_progress WHERE session_id = ANY (v_ids);
+  DELETE FROM deliveries WHERE child = ANY (v_ids) OR parent = ANY (v_ids);
+  DELETE FROM records WHERE session_id = ANY (v_ids);
+  DELETE FROM sessions WHERE id = ANY (v_ids);
+  RETURN v_ids;
+END $$;

@@ -82,6 +82,12 @@ class LeaseKeeper(Generic[K]):
         kept = self._kept[key] = _Kept(fence, lose)
         self._arm(key, kept, sent_at)
 
+    def trust(self, key: K, fence: Fence, sent_at: float) -> None:
+        """Trust a kept lease from ``sent_at`` on: something else than a renewal, sent then, extended it."""
+        kept = self._kept.get(key)
+        if kept is not None and kept.fence == fence:
+            self._arm(key, kept, sent_at)
+
     def drop(self, key: K, fence: Fence) -> None:
         """Stop keeping a lease: its work ended, or was lost."""
         kept = self._kept.get(key)

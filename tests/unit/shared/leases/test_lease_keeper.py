@@ -11,8 +11,8 @@ import pytest
 
 from shared.domain.errors import StoreUnavailable
 from shared.leases.fence import Fence
+from shared.leases.keeper import SKIPPED_RETRIES, LeaseKeeper
 from tests.support.virtual_time import virtual_time
-from workers.lease_keeper import SKIPPED_RETRIES, LeaseKeeper
 
 LEASE_S, RENEW_S = 15.0, 5.0
 #: The loop time at which a lease that was sent for at 0 is trusted no more.

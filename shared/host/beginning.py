@@ -1,0 +1,199 @@
+"""A host's begin: what is admitted, the one commit that opens it, and what becomes of a begin that nobody waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+from uuid import uuid4
+
+from pydantic import ValidationError
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from shared.domain.bounds import check_identity, check_json
+from shared.domain.errors import FenceLost, InvalidInput, StoreUnavailable, TurnkeeperError, describe_error
+from shared.domain.ids import SessionId, TurnId, WorkerId, new_run_id, new_turn_id
+from shared.host.port import NewTurn, SessionAddress
+from shared.sessions.log import TITLE_CHARS
+from shared.sessions.records import Draft
+from shared.sessions.vocabulary import TurnEnded, TurnStarted, UserMessage, draft_of
+from shared.turns.admission import TurnAdmission
+from shared.turns.queue import Admission, AdmissionLimits, Begun, Claim, Ending, TurnQueue
+
+_logger: Final = logging.getLogger(__name__)
+
+#: Tries of a begin whose answer is lost; each finds what an earlier one stored.
+BEGIN_TRIES: Final = 3
+INTERRUPTED: Final = "turn.interrupted"
+LEASE: Final = "turn.lease"
+
+
+def admission_of(address: SessionAddress, turn: NewTurn) -> tuple[Admission, Draft]:
+    """Return what is admitted of a new turn, and its ``turn.started``.
+
+    Raises ``InvalidInput`` naming the field for what cannot be stored, and for ``resumes``, which nothing reads yet.
+    """
+    if turn.resumes is not None:
+        raise InvalidInput("a turn cannot be resumed yet", field="resumes", bound="none")
+    for field in ("key", "run_id"):
+        if (value := getattr(turn, field)) is not None:
+            check_identity(value, field=field)
+    for field in ("message", "command", "meta"):
+        check_json(getattr(turn, field), field=field)
+    admission = Admission(
+        turn_id=new_turn_id(),
+        run_id=turn.run_id if turn.run_id is not None else new_run_id(),
+        session_id=address.id,
+        owner=address.owner,
+        message=turn.message,
+        key=turn.key,
+        command=turn.command,
+        meta=turn.meta,
+        agent=turn.agent,
+        agent_revision=turn.agent_revision,
+        on_worker_loss="interrupt",
+    )
+    return admission, draft_of(_started(admission))
+
+
+def _started(admission: Admission) -> TurnStarted:
+    try:
+        message = UserMessage.model_validate(dict(admission.message))
+    except ValidationError as error:
+        raise InvalidInput(
+            "the message is no user message", field="message", bound="text and attachments"
+        ) from error
+    return TurnStarted(
+        turn_id=str(admission.turn_id),
+        run_id=admission.run_id,
+        entry=f"{admission.run_id}:0",
+        origin="user",
+        key=admission.key,
+        user_message=message,
+        command=None if admission.command is None else dict(admission.command),
+        meta=None if admission.meta is None else dict(admission.meta),
+    )
+
+
+class Beginning:
+    """Opens turns for one holder and keeps the ones that it let go of, until they are closed (SES-118, 119)."""
+
+    def __init__(
+        self,
+        queue: TurnQueue,
+        holder: WorkerId,
+        lease_s: float | None,
+        admission: TurnAdmission | None,
+    ) -> None:
+        self._queue = queue
+        self._holder = holder
+        self._lease_s = lease_s
+        self._hook = admission
+        self._let_go: dict[SessionId, tuple[TurnId, Callable[[], Coroutine[Any, Any, Claim]]]] = {}
+        self._undoing: set[asyncio.Task[None]] = set()
+
+    async def begin(self, admission: Admission, drafts: Sequence[Draft]) -> tuple[Begun, float]:
+        """Open a turn; return it with the loop time at which the begin that opened it was sent.
+
+        A begin that is cancelled after its commit ends its turn as interrupted before the cancellation goes on. One
+        whose outcome stays unknown is let go of: the session's next begin here closes it.
+        """
+        sent_at = asyncio.get_running_loop().time()
+        send = partial(
+            self._queue.begin,
+            admission,
+            self._holder,
+            lease_s=self._lease_s,
+            commit_id=f"begin:{uuid4().hex}",
+            drafts=drafts,
+            limits=AdmissionLimits(),
+            title=_title(admission),
+            admit=self._hook,
+        )
+        opening = asyncio.ensure_future(_until_known(send))
+        try:
+            begun = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await self._undo(opening)
+            raise
+        except StoreUnavailable:
+            self._let_go[admission.session_id] = admission.turn_id, partial(_claim_of, send)
+            raise
+        self._let_go.pop(admission.session_id, None)  # whatever was open before is closed
+        return begun, sent_at
+
+    def let_go(self, claim: Claim) -> None:
+        """Hold a turn no longer that could not be ended: it reads closed here, and the next begin here closes it."""
+
+        async def known() -> Claim:
+            return claim
+
+        self._let_go[claim.session_id] = claim.turn_id, known
+
+    def has_let_go(self, session: SessionId, turn_id: TurnId) -> bool:
+        """Say whether this instance let go of a session's turn."""
+        return session in self._let_go and self._let_go[session][0] == turn_id
+
+    async def end_let_go(self, session: SessionId) -> None:
+        """Close the turn that was let go of as interrupted, under its own fence, unless it is closed already."""
+        _, find = self._let_go[session]
+        with suppress(FenceLost):
+            await self._end(await find(), LEASE)
+        self._let_go.pop(session, None)
+
+    async def _undo(self, opening: asyncio.Future[Begun]) -> None:
+        task = asyncio.create_task(self._end_begun(opening))
+        self._undoing.add(task)
+        task.add_done_callback(self._undoing.discard)
+        await asyncio.shield(task)
+
+    async def _end_begun(self, opening: asyncio.Future[Begun]) -> None:
+        try:
+            begun = await opening
+        except TurnkeeperError:
+            return
+        try:
+            await self._end(begun.claim, INTERRUPTED)
+        except TurnkeeperError as error:
+            _logger.warning(
+                "a turn could not be ended: %s",
+                describe_error(error),
+                extra={
+                    "turn": str(begun.claim.turn_id),
+                    "session": begun.claim.session_id,
+                    "code": error.code,
+                },
+            )
+            self.let_go(begun.claim)
+
+    async def _end(self, claim: Claim, code: str) -> None:
+        end = draft_of(TurnEnded(reason="interrupted", code=code))
+        # The writer's own id: if its end was stored after all, this finds it and changes nothing.
+        await _until_known(
+            partial(self._queue.end, claim, f"{claim.fence.token}:end", [end], Ending("interrupted", code))
+        )
+
+
+async def _claim_of(send: Callable[[], Coroutine[Any, Any, Begun]]) -> Claim:
+    return (await send()).claim
+
+
+async def _until_known(send: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    tries = AsyncRetrying(
+        retry=retry_if_exception_type(StoreUnavailable),
+        wait=wait_random_exponential(multiplier=0.05, max=1.0),
+        stop=stop_after_attempt(BEGIN_TRIES),
+        reraise=True,
+    )
+    async for attempt in tries:
+        with attempt:
+            return await send()
+    raise AssertionError("unreachable: the last try raises")
+
+
+def _title(admission: Admission) -> str | None:
+    text = admission.message.get("text")
+    return text[:TITLE_CHARS] or None if isinstance(text, str) else None
