@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import Final
 
 from producer.parts import ProducerParts
@@ -37,16 +38,21 @@ async def admit_turn(
     parts.metrics.admissions.labels("duplicate" if receipt.duplicate else "admitted").inc()
     if receipt.status == "ready":
         parts.wakes.ring(TURNS, [str(receipt.turn_id)])
+    if request.on_busy == "interrupt" and parts.hints is not None and not receipt.duplicate:
+        for turn, holder in receipt.superseded.items():
+            parts.hints.publish_to_worker(holder, turn)
+        parts.hints.publish_change(session_id)
     ids = {"session": session_id, "turn": str(receipt.turn_id), "status": receipt.status}
     _log.info("turn admitted", extra=ids | {"duplicate": receipt.duplicate})
     return receipt
 
 
 async def _admit_twice(parts: ProducerParts, admission: Admission) -> Receipt:
+    limits, hook = replace(parts.limits, is_full=parts.waiting.is_full), parts.app.admission
     try:
-        return await parts.queue.admit(admission, parts.limits)
+        return await parts.queue.admit(admission, limits, admit=hook)
     except StoreUnavailable:
-        return await parts.queue.admit(admission, parts.limits)
+        return await parts.queue.admit(admission, limits, admit=hook)
 
 
 def _admission(

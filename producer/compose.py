@@ -33,6 +33,7 @@ from shared.sessions.vocabulary import CLIENT_KINDS
 from shared.settings import Settings, variable_of
 from shared.turns.postgres import PostgresTurnQueue
 from shared.turns.queue import AdmissionLimits
+from shared.turns.waiting import WaitingTotal
 from shared.wakes.celery_publisher import CeleryWakePublisher
 from shared.wakes.port import WakePublisher
 
@@ -97,6 +98,7 @@ async def producer_parts(
             ),
             traffic=traffic,
             metrics=ProducerMetrics(counters, bell, traffic),
+            waiting=_waiting(queue, settings, stack),
             memory=build_memory(host_app.memory, settings, database, stack),
             failpoints=failpoints if failpoints is not None else Failpoints.parse(settings.failpoints),
             limits=AdmissionLimits(
@@ -139,6 +141,13 @@ def _report_wakes(bell: WakePublisher, database: Database, every_s: float, stack
     totals = PoolTotals(database, published, every_s=every_s)
     stack.push_async_callback(totals.write_if_possible)
     stack.callback(asyncio.create_task(totals.write_for_ever(), name="totals").cancel)
+
+
+def _waiting(queue: PostgresTurnQueue, settings: Settings, stack: AsyncExitStack) -> WaitingTotal:
+    """Count the turns that wait in all while this process runs (DST-16)."""
+    waiting = WaitingTotal(queue.count_waiting, bound=settings.queued_turns_max)
+    stack.callback(asyncio.create_task(waiting.count_for_ever(), name="waiting turns").cancel)
+    return waiting
 
 
 def _publisher(settings: Settings) -> WakePublisher:

@@ -20,13 +20,14 @@ from shared.owners.authenticator import Authenticator
 from shared.sessions.log import SessionLog
 from shared.settings import Settings
 from shared.turns.queue import AdmissionLimits, TurnQueue
+from shared.turns.waiting import WaitingTotal
 from shared.wakes.port import WakePublisher
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerParts:
-    """What the routes work with. ``limits`` bound an admission; ``hints`` is None where no Redis carries any,
-    ``memory`` where the app remembers nothing."""
+    """What the routes work with. ``limits`` bound an admission, ``waiting`` all of them together; ``hints`` is None where
+    no Redis carries any, ``memory`` where the app remembers nothing."""
 
     settings: Settings
     database: Database
@@ -41,6 +42,7 @@ class ProducerParts:
     rates: WriteRates
     traffic: Traffic
     metrics: ProducerMetrics
+    waiting: WaitingTotal
     memory: MemoryParts | None = None
     failpoints: Failpoints = field(default_factory=Failpoints)
     limits: AdmissionLimits = field(default_factory=AdmissionLimits)

@@ -123,7 +123,10 @@ class TurnRequest(Request):
     agent: Identity | None = Field(None, description="An agent of the app; the first one by default.")
     command: Annotated[dict[str, Any], _bounded_json("command", COMMAND_MAX_BYTES)] | None = None
     meta: Meta | None = None
-    on_busy: Literal["reject", "enqueue"] = "enqueue"
+    on_busy: Literal["reject", "enqueue", "interrupt"] = Field(
+        "enqueue",
+        description="Beside an unfinished turn of the session: 409, wait behind it, or end it and all that wait.",
+    )
     priority: Priority = "normal"
     deadline: Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_written_time)] | None = Field(
         None, description="A turn that has not opened by then ends `expired`."

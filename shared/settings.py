@@ -105,6 +105,7 @@ class Settings(BaseModel):
     suspects_max: int = Field(8, ge=1, le=1000)
     queued_turns_per_session: int = Field(100, ge=1, le=100_000)
     queued_turns_per_owner: int = Field(1_000, ge=1, le=1_000_000)
+    queued_turns_max: int = Field(100_000, ge=1, le=10_000_000)
     running_turns_per_owner: int = Field(256, ge=1, le=100_000)
     revisions: str = Field(
         "", description="Agent revisions a worker serves, comma-separated; empty = all of its app."

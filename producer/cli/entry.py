@@ -24,6 +24,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "chat": "Talk to a running producer from this terminal.",
     "status": "Show pools, workers and what is owed.",
     "retry": "Put items that were given up back into their pool.",
+    "move-revision": "Give waiting turns of an unserved agent revision another one.",
     "serve": "Run the producer.",
     "worker": "Run one worker process of a pool.",
     "migrate": "Bring the database to this version's schema.",
@@ -64,8 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED_STATUS
 
 
+def module_of(name: str) -> str:
+    """Return the module of a command."""
+    return f"producer.cli.{name.replace('-', '_')}"
+
+
 def _run(name: str, arguments: list[str]) -> int:
-    module = importlib.import_module(f"producer.cli.{name}")
+    module = importlib.import_module(module_of(name))
     app: typer.Typer | None = getattr(module, "app", None)
     if app is None:
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

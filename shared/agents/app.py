@@ -13,6 +13,7 @@ from shared.agents.memory import MemoryPolicy
 from shared.domain.errors import ConfigError
 from shared.models.port import ChatModel
 from shared.owners.authenticator import Authenticator
+from shared.turns.admission import TurnAdmission
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +21,15 @@ class App:
     """A host's agents; the first is the default. ``model`` replaces the configured model port (tests, own adapters).
 
     ``memory`` says what is remembered of users and recalled for them; without it nothing is. ``authenticator`` tells who
-    calls the producer, in place of API keys and tokens (API-16).
+    calls the producer, in place of API keys and tokens (API-16). ``admission`` has a say in every turn that is admitted, in
+    the transaction that stores it (SES-132).
     """
 
     agents: Sequence[Agent]
     model: ChatModel | None = None
     memory: MemoryPolicy | None = None
     authenticator: Authenticator | None = None
+    admission: TurnAdmission | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "agents", tuple(self.agents))

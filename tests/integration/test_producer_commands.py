@@ -191,6 +191,27 @@ def test_a_parked_item_is_listed_with_its_failure_and_put_back_by_retry(
     assert "--all" in refused.stderr
 
 
+@pytest.mark.behaviour("DST-26")
+async def test_turns_of_a_revision_that_nobody_serves_are_moved_to_another(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with calling(database_url) as (producer, client):
+        for _ in range(2):
+            session = await create_session(client)
+            for _ in range(2):
+                await client.post(f"/v1/sessions/{session}/turns", json={"message": "x"})
+        with psycopg.connect(database_url) as connection:
+            connection.execute("UPDATE turns SET agent_revision = 'old'")
+
+        def move(*words: str) -> subprocess.CompletedProcess[str]:
+            return run_cli("move-revision", *words, cwd=tmp_path, DATABASE_URL=database_url)
+
+        assert (await asyncio.to_thread(move, "old", "1")).stdout == "4 moved\n"
+        assert (await asyncio.to_thread(move, "old", "1")).stdout == "0 moved\n"
+        assert (await asyncio.to_thread(move, "1", "1")).returncode == 2
+        await claim_turn(producer.parts)
+
+
 @pytest.mark.behaviour("OPS-04")
 def test_status_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     done = subprocess.run(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx2
+from fastapi import FastAPI
 
 from producer.app import create_app
 from producer.compose import producer_parts
@@ -42,6 +43,7 @@ class Producer:
     wakes: WakePublisher
     server: ProducerServer
     serving: asyncio.Task[None]
+    application: FastAPI
 
     async def key_for(self, owner: str) -> str:
         """Create an API key of an owner."""
@@ -84,7 +86,7 @@ async def running_producer(
         if serving.done():
             serving.result()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        yield Producer(url, application.state.parts, bell, server, serving)
+        yield Producer(url, application.state.parts, bell, server, serving, application)
     finally:
         traffic.begin_drain()
         server.should_exit = True

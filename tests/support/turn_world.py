@@ -192,11 +192,13 @@ class NotedHints:
     """Hints that reach nobody but this list."""
 
     changes: list[SessionId] = field(default_factory=list)
+    told: list[tuple[WorkerId, TurnId]] = field(default_factory=list)
 
     def publish_change(self, session_id: SessionId) -> None:
         self.changes.append(session_id)
 
-    def publish_to_worker(self, worker_id: WorkerId, turn_id: TurnId) -> None: ...
+    def publish_to_worker(self, worker_id: WorkerId, turn_id: TurnId) -> None:
+        self.told.append((worker_id, turn_id))
 
     def watch_session(self, session_id: SessionId, on_change: Callable[[], None]) -> Callable[[], None]:
         return lambda: None

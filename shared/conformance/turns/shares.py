@@ -79,7 +79,7 @@ async def oldest_of_capped(subject: TurnQueueSubject) -> None:
     same((await s.claim(oldest_first=True, lease_s=LEASE_S)).turn_id, younger.turn_id, "the next oldest")
 
 
-@check("ten turns of one owner are claimed beside ten thousand of another", "DST-14")
+@check("a small owner's turns have half of every claim beside those of an owner with many", "DST-14")
 async def ten_beside_many(subject: TurnQueueSubject) -> None:
     s = await stage(subject, queued_per_owner=1_000)
     small = subject.new_owner()

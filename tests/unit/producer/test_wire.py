@@ -68,7 +68,7 @@ def test_a_message_is_text_or_an_object_with_text(message: Any) -> None:
         ({"message": 1}, ("message",)),
         ({"message": {"text": 1}}, ("message", "text")),
         ({"message": ["hi"]}, ("message",)),
-        ({"on_busy": "interrupt"}, ("on_busy",)),
+        ({"on_busy": "replace"}, ("on_busy",)),
         ({"priority": 1}, ("priority",)),
         ({"key": ""}, ("key",)),
         ({"key": " "}, ("key",)),

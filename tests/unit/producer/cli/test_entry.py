@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from producer.cli.entry import COMMANDS, main
+from producer.cli.entry import COMMANDS, main, module_of
 from producer.cli.worker import worker_arguments
 
 
@@ -17,7 +17,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_command_has_its_module() -> None:
-    assert [name for name in COMMANDS if importlib.util.find_spec(f"producer.cli.{name}") is None] == []
+    assert [name for name in COMMANDS if importlib.util.find_spec(module_of(name)) is None] == []
 
 
 def test_an_unknown_command_is_named_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
