@@ -1,8 +1,8 @@
 """One watcher a producer process: it knows which followed sessions changed, and reads each change once for all.
 
-Its guarantee is one statement over all followed sessions each ``poll_s``, and one over all turns that are awaited; hints only
-make it sooner. It takes no lock and
-writes nothing (FOL-06). What a slow follower did not read stays in the database: a session keeps one page here at most.
+Its guarantee is one statement over all followed sessions each ``poll_s``, and one over all turns that are awaited; hints
+only make it sooner. It takes no lock and writes nothing (FOL-06). What a slow follower did not read stays in the database: a
+session keeps one page here at most.
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ class _SharedRead:
 
 @dataclass(slots=True)
 class WatcherStats:
-    """What the watcher did: a poll is a statement, or two while turns are awaited; reads are statements too; ``failures``
-    are those that the store did not answer."""
+    """What the watcher did.
+
+    A poll is one statement, or two while turns are awaited; a read is one; ``failures`` of both got no answer.
+    """
 
     polls: int = 0
     reads: int = 0
@@ -117,7 +119,7 @@ class SessionTail:
             self._forget(shared)
             raise
         if page.bytes >= PAGE_BYTES:
-            self._forget(shared)  # others read it themselves: nobody holds more for long than he shows
+            self._forget(shared)  # too large to keep: whoever comes to this cursor reads it himself
         return page
 
     def _forget(self, shared: _SharedRead) -> None:

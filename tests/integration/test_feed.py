@@ -180,7 +180,7 @@ async def test_records_keep_coming_while_redis_is_away_and_text_comes_again_afte
         assert connection.reader.text == "Hello"
         await asyncio.to_thread(own_servers.start_valkey)
         feed.push(0, 1, "wor")
-        await connection.until(lambda r: r.text == "wor", within_s=15)
+        await connection.until(lambda r: r.text == "wor", within_s=30)
         await worker.world.reply(claim, "world", step=1)
         reader = await connection.ended()
         assert reader.replies == [("world", "world")]

@@ -39,7 +39,7 @@ from tests.support.producers import (
 from tests.support.sse import Frame, FrameDecoder, frames_of
 from tests.support.waiting import await_until
 
-WITHIN_S = 20.0
+WITHIN_S = 30.0
 
 
 class Reader:

@@ -132,7 +132,7 @@ async def site(producer: Process, *, stall_s: float = 30.0) -> AsyncIterator[Sit
 
 async def body_of(stream: asyncio.StreamReader) -> str:
     """Read a whole chunked response."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         raw = await stream.read()
     _, _, body = raw.partition(b"\r\n\r\n")
     parts = []

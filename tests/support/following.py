@@ -111,7 +111,7 @@ class Connection:
     task: asyncio.Task[None]
     news: asyncio.Event
 
-    async def until(self, holds: Callable[[Reader], object], *, within_s: float = 10.0) -> Reader:
+    async def until(self, holds: Callable[[Reader], object], *, within_s: float = 30.0) -> Reader:
         """Wait until the reader is as wanted, for a bounded time; the reader's own failure is raised."""
         async with asyncio.timeout(within_s):
             while not holds(self.reader):
@@ -122,7 +122,7 @@ class Connection:
                 await self.news.wait()
         return self.reader
 
-    async def until_text(self, text: str, *, within_s: float = 10.0) -> Reader:
+    async def until_text(self, text: str, *, within_s: float = 30.0) -> Reader:
         """Wait until the reader holds this text."""
         return await self.until(lambda reader: reader.text == text, within_s=within_s)
 
@@ -130,7 +130,7 @@ class Connection:
         """Wait until so many replies came."""
         return await self.until(lambda reader: len(reader.replies) == count)
 
-    async def ended(self, *, within_s: float = 10.0) -> Reader:
+    async def ended(self, *, within_s: float = 30.0) -> Reader:
         """Wait for the end of the stream."""
         async with asyncio.timeout(within_s):
             await self.task

@@ -132,7 +132,7 @@ def _for_ever(cuts: Sequence[int]) -> itertools.chain[int]:
     return itertools.chain(cuts, itertools.repeat(cuts[-1] if cuts else 0))
 
 
-async def all_of(*stories: Any, within_s: float = 60.0) -> list[Story]:
+async def all_of(*stories: Any, within_s: float = 180.0) -> list[Story]:
     """Let clients follow beside each other, for a bounded time."""
     async with asyncio.timeout(within_s):
         return list(await asyncio.gather(*stories))
