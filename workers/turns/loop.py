@@ -36,6 +36,7 @@ from workers.context.request import PreparedRequest, prepare_request
 from workers.executor import BoundedExecutor
 from workers.tools.calls import PlannedCall, Settled, plan_calls
 from workers.tools.execution import run_call
+from workers.turns.journal import StepJournal
 from workers.turns.progress import Progress, RunTail, TurnRef, sum_usage
 from workers.turns.step_records import (
     STEP_CAP,
@@ -47,7 +48,6 @@ from workers.turns.step_records import (
     tool_started,
     whole_step,
 )
-from workers.turns.writer import StepJournal
 
 _log: Final = logging.getLogger(__name__)
 

@@ -9,18 +9,19 @@ from functools import partial
 from shared.domain.errors import CorruptRecord
 from shared.domain.ids import SessionId
 from shared.host.port import AdmittedTurn
+from shared.host.writer import QueuedTurnWriter
 from shared.sessions.log import READ_MAX_RECORDS, TITLE_CHARS, SessionLog
 from shared.sessions.records import Record
-from shared.sessions.vocabulary import MEMORY_KINDS, TurnStarted, UserMessage
+from shared.sessions.vocabulary import MEMORY_KINDS, TurnStarted, UserMessage, draft_of
 from shared.turns.queue import CallEntry, Claim, Opened, TurnQueue
 from workers.context.history import HISTORY_PAGE_RECORDS, read_history, room_for_history
 from workers.context.transcript import Transcript, fold
 from workers.turns.body.memory import TurnMemory
 from workers.turns.body.turn import HostTurn
+from workers.turns.journal import until_known
 from workers.turns.loop import LoopParts, StepLoop
 from workers.turns.next_action import AskModel, NextAction, TurnLog, next_action, read_turn
 from workers.turns.progress import Progress
-from workers.turns.writer import TurnWriter, until_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Opener:
     queue: TurnQueue
     log: SessionLog
 
-    async def open(self, claim: Claim, parts: LoopParts, writer: TurnWriter) -> OpenTurn:
+    async def open(self, claim: Claim, parts: LoopParts, writer: QueuedTurnWriter) -> OpenTurn:
         """Open the turn, with the first request's header in the same commit when no host's code comes first."""
         if claim.number is not None:
             return await self._stand(claim, parts, writer, await writer.open([], title=None))
@@ -49,14 +50,16 @@ class Opener:
         progress = Progress(history.with_user(started.entry, started.user_message.text), number=0)
         prepared = parts.agent.use is None
         header = StepLoop(parts, parts.agent.policy, progress).step_header() if prepared else []
-        opened = await writer.open([started, *header], title=title_of(started))
+        opened = await writer.open([draft_of(p) for p in (started, *header)], title=title_of(started))
         if opened.result != "opened":
             return await self._stand(claim, parts, writer, opened)
         action = AskModel(0, prepared=prepared)
         progress = replace(progress, number=opened.number)
-        return OpenTurn(self._turn(claim, parts, writer, started, progress, action), action)
+        return OpenTurn(self._turn(claim, parts, started, progress, action), action)
 
-    async def _stand(self, claim: Claim, parts: LoopParts, writer: TurnWriter, opened: Opened) -> OpenTurn:
+    async def _stand(
+        self, claim: Claim, parts: LoopParts, writer: QueuedTurnWriter, opened: Opened
+    ) -> OpenTurn:
         """Read where an open turn stands: after the takeover, so that nothing of the old holder can follow."""
         own = await self._read_turn(claim.session_id, opened)
         log = read_turn(own)
@@ -76,14 +79,13 @@ class Opener:
             usages=tuple(u.usage for u in log.usages),
         )
         action = next_action(log)
-        turn = self._turn(claim, parts, writer, log.started, progress, action, log)
+        turn = self._turn(claim, parts, log.started, progress, action, log)
         return OpenTurn(turn, action, taken_over=opened.result == "took-over")
 
     def _turn(
         self,
         claim: Claim,
         parts: LoopParts,
-        writer: TurnWriter,
         started: TurnStarted,
         progress: Progress,
         action: NextAction,
@@ -91,14 +93,13 @@ class Opener:
     ) -> HostTurn:
         stored = log or TurnLog()
         memory = TurnMemory(
-            parts.turn, started, progress, writer, results=stored.results, contexts=stored.contexts
+            parts.turn, started, progress, parts.journal, results=stored.results, contexts=stored.contexts
         )
         return HostTurn(
             parts,
             memory,
             admitted_of(claim, started, progress.number),
             stands=action,
-            flush=writer.flush,
             open_calls=partial(self.open_calls, claim),
         )
 

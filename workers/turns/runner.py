@@ -32,22 +32,25 @@ from shared.domain.errors import (
 from shared.domain.failpoints import Failpoints
 from shared.domain.ids import OwnerId, TurnId
 from shared.feed.port import ChangeHints, FeedWriter, TurnFeed
-from shared.host.endings import HostFailure, turn_ending_of
+from shared.host.commits import WriterEars
+from shared.host.endings import INTERRUPTED_CODE, HostFailure, turn_ending_of
+from shared.host.port import EndedTurn, TurnEnding
+from shared.host.writer import QueuedTurnWriter, closed_error
 from shared.models.port import ChatModel
 from shared.sessions.log import SessionLog
-from shared.sessions.vocabulary import TurnEnded, TurnReply
-from shared.turns.queue import Claim, Ended, Ending, Outcome, TurnQueue
+from shared.sessions.vocabulary import TurnEnded, TurnReply, draft_of
+from shared.turns.queue import Claim, Ending, Outcome, TurnQueue
 from workers.cancellation import is_cancelled
 from workers.executor import BoundedExecutor
 from workers.turns.body.lifecycle import NoReactions, run_body
 from workers.turns.body.turn import HostTurn
 from workers.turns.holdings import Holding, Holdings
+from workers.turns.journal import ClaimJournal
 from workers.turns.loop import LoopParts
 from workers.turns.next_action import AlreadyEnded, EndWithReply
 from workers.turns.opening import Opener, OpenTurn, started_of, title_of
 from workers.turns.progress import Closing, TurnRef
 from workers.turns.step_records import closing_of
-from workers.turns.writer import TurnWriter
 
 _log: Final = logging.getLogger(__name__)
 
@@ -140,8 +143,8 @@ class TurnRunner:
                 # ours, it would hand the turn back, uncounted, again and again.
                 if isinstance(error, asyncio.CancelledError) and is_cancelled():
                     raise
-                if writer.refused is not None:  # whatever a body made of it
-                    raise writer.refused from error
+                if writer.reason is not None:  # whatever a body made of it
+                    raise closed_error(claim, writer.reason) from error
                 if writer.opened is None and isinstance(error, SessionBusy):
                     raise
                 closing = await self._failure(claim, writer, turn, error)
@@ -151,6 +154,7 @@ class TurnRunner:
             feed.close()
             if turn is not None:
                 await turn.tasks.cancel()
+            await writer.stop()
         self._note_end(closing.ending.outcome)
         await self.failpoints.hit("turn.ended")
         self._ring_promoted(ended)
@@ -159,21 +163,20 @@ class TurnRunner:
     def _opener(self) -> Opener:
         return Opener(queue=self.queue, log=self.log)
 
-    def _writer(self, claim: Claim) -> TurnWriter:
-        return TurnWriter(
-            self.queue,
-            claim,
-            on_commit=lambda _seq: self.hints.publish_change(claim.session_id),
+    def _writer(self, claim: Claim) -> QueuedTurnWriter:
+        ears = WriterEars(
+            on_commit=lambda _seq, _sent_at: self.hints.publish_change(claim.session_id),
             on_step=lambda: self.holdings.note_step(claim),
         )
+        return QueuedTurnWriter(self.queue, self.log, claim, ears=ears)
 
-    def _parts(self, claim: Claim, agent: Agent, writer: TurnWriter, feed: TurnFeed) -> LoopParts:
+    def _parts(self, claim: Claim, agent: Agent, writer: QueuedTurnWriter, feed: TurnFeed) -> LoopParts:
         return LoopParts(
             turn=TurnRef(claim.session_id, claim.owner, claim.turn_id, claim.run_id),
             agent=agent,
             model_name=agent.model or self.default_model,
             model=self.app.model or self.model,
-            journal=writer,
+            journal=ClaimJournal(writer),
             feed=feed,
             executor=self.executor,
             failpoints=self.failpoints,
@@ -226,7 +229,7 @@ class TurnRunner:
         return ""
 
     async def _failure(
-        self, claim: Claim, writer: TurnWriter, turn: HostTurn | None, error: BaseException
+        self, claim: Claim, writer: QueuedTurnWriter, turn: HostTurn | None, error: BaseException
     ) -> Closing:
         """Return the closing commit of a failed turn: a reply without text, the stable code, calls left open unknown.
 
@@ -238,7 +241,8 @@ class TurnRunner:
             _log.error("a turn failed: %s", ending.code, extra=_about(claim), exc_info=error)
         if writer.opened is None:
             started = [] if claim.number is not None else [started_of(claim)]
-            await writer.open(started, title=title_of(*started) if started else None)
+            title = title_of(*started) if started else None
+            await writer.open([draft_of(p) for p in started], title=title)
         open_calls = await self._opener.open_calls(claim)
         end = TurnEnded(reason=ending.reason, code=ending.code, failure=ending.failure)
         return Closing(
@@ -253,9 +257,10 @@ class TurnRunner:
         self.counts.ended[outcome] = self.counts.ended.get(outcome, 0) + 1
         self.on_end()
 
-    async def _end(self, holding: Holding, writer: TurnWriter, closing: Closing) -> Ended:
+    async def _end(self, holding: Holding, writer: QueuedTurnWriter, closing: Closing) -> EndedTurn:
         """Write the closing commit. A drain that begins meanwhile waits for it: what a body returned is stored (TRN-24)."""
-        ending = asyncio.create_task(writer.end(closing.payloads, closing.ending, calls=closing.calls))
+        drafts = [draft_of(p) for p in closing.payloads]
+        ending = asyncio.create_task(writer.close(drafts, closing.ending, calls=closing.calls))
         try:
             return await asyncio.shield(ending)
         except asyncio.CancelledError:
@@ -267,7 +272,7 @@ class TurnRunner:
         finally:
             ending.cancel()
 
-    def _ring_promoted(self, ended: Ended) -> None:
+    def _ring_promoted(self, ended: EndedTurn) -> None:
         if ended.promoted is not None:
             self.ring([ended.promoted])
 
@@ -287,11 +292,13 @@ class TurnRunner:
 
     async def _interrupt(self, claim: Claim) -> bool:
         """End an open turn as interrupted; False when it is not open, so that nothing of it is in the log."""
-        end = TurnEnded(reason="interrupted", code="turn.interrupted")
+        writer = self._writer(claim)
         try:
-            ended = await self._writer(claim).end([end], Ending("interrupted", "turn.interrupted"))
+            ended = await writer.end(TurnEnding("interrupted", INTERRUPTED_CODE))
         except FenceLost:
             return False
+        finally:
+            await writer.stop()
         self._note_end("interrupted")
         self._ring_promoted(ended)
         return True

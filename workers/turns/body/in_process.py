@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -17,13 +17,13 @@ from shared.host.endings import defects_as_failures, our_code, turn_ending_of
 from shared.host.port import AdmittedTurn, NewTurn, SessionAddress, Sessions, TurnWriter
 from shared.models.port import ChatModel
 from shared.sessions.log import SessionLog
-from shared.sessions.vocabulary import MEMORY_KINDS, Payload, TurnStarted, UserMessage, draft_of
-from shared.turns.queue import CallEntry
+from shared.sessions.vocabulary import MEMORY_KINDS, TurnStarted, UserMessage
 from workers.context.history import HISTORY_PAGE_RECORDS, read_history, room_for_history
 from workers.executor import BoundedExecutor
 from workers.turns.body.lifecycle import NoReactions, Reactions, TurnEnds, guard_turn
 from workers.turns.body.memory import Publish, TakeMessage, TurnMemory, publish_to_nobody, take_nowhere
 from workers.turns.body.turn import HostTurn
+from workers.turns.journal import HostJournal
 from workers.turns.loop import LoopParts
 from workers.turns.progress import Progress, TurnRef
 
@@ -155,7 +155,7 @@ class _Running:
             without_turn=admitted.number,
         )
         ref = TurnRef(address.id, address.owner, admitted.turn_id, admitted.run_id)
-        journal = WriterJournal(self._writer)
+        journal = HostJournal(self._writer)
         progress = Progress(
             history.with_user(started.entry, started.user_message.text), number=admitted.number
         )
@@ -172,7 +172,7 @@ class _Running:
         memory = TurnMemory(
             ref, started, progress, journal, take_message=services.take_message, publish=services.publish
         )
-        return HostTurn(parts, memory, admitted, flush=self._writer.flush)
+        return HostTurn(parts, memory, admitted)
 
     @property
     def _has_replied_as_returned(self) -> bool:
@@ -185,23 +185,6 @@ class _Running:
             await self._writer.end(turn_ending_of(exit, self._usage))
         except TurnkeeperError as error:
             _log.warning("a turn's end could not be stored yet: %s", error, extra={"code": code_of(error)})
-
-
-class WriterJournal:
-    """Writes a body's records through a host's writer: each call waits until its records are committed (law 5).
-
-    A turn of a host's process is never continued by another, so its calls have no ledger: ``calls`` are not kept.
-    """
-
-    def __init__(self, writer: TurnWriter) -> None:
-        self._writer = writer
-
-    async def append(
-        self, payloads: Sequence[Payload], *, stepped: bool = False, calls: Sequence[CallEntry] = ()
-    ) -> int:
-        """See :class:`workers.turns.writer.StepJournal`."""
-        await self._writer.append([draft_of(p) for p in payloads], framework=True)
-        return await self._writer.flush()
 
 
 async def _run_once(turn: Turn) -> TurnOutcome:

@@ -11,8 +11,8 @@ from shared.domain.errors import TurnClosed, TurnkeeperError, TurnUnstarted
 from shared.host.endings import TurnOutcome
 from shared.models.types import AssistantMessage
 from shared.sessions.vocabulary import MemorySection, Payload, TurnReply, TurnStarted
+from workers.turns.journal import StepJournal
 from workers.turns.progress import Progress, TurnRef
-from workers.turns.writer import StepJournal
 
 #: Where an event of the turn goes: its name and what it says. The bus's place; nobody listens by default.
 Publish = Callable[[str, Payload], Awaitable[None]]

@@ -51,7 +51,6 @@ class HostTurn:
         admitted: AdmittedTurn,
         *,
         stands: NextAction | None = None,
-        flush: Callable[[], Awaitable[int]],
         open_calls: Callable[[], Awaitable[Sequence[CallEntry]]] = no_open_calls,
     ) -> None:
         self.turn_memory = memory
@@ -60,7 +59,6 @@ class HostTurn:
         self._parts = parts
         self._admitted = admitted
         self._stands = stands
-        self._flush = flush
         self._open_calls = open_calls
         #: The run that began and is not stored as ended; it is under way, or was cancelled.
         self._loop: StepLoop | None = None
@@ -109,12 +107,12 @@ class HostTurn:
     async def flush(self) -> int:
         """See the port."""
         with our_code():
-            return await self._flush()
+            return await self.journal.flush()
 
     async def write(self, op: Callable[[], Awaitable[T]]) -> T:
         """See the port."""
-        await self.flush()
-        return await call_host(op)
+        with our_code():
+            return await self.journal.write(lambda: call_host(op))
 
     # --- for the code that runs the body -------------------------------------------------------------------------
 

@@ -38,10 +38,10 @@ async def test_a_turn_of_one_step_is_two_commits_of_its_holder() -> None:
     process = world.process()
     holding = await process.run()
     token = holding.claim.fence.token
-    assert world.queue.writes == [
-        Write("open", f"{token}:1", OPENING, {}),
-        Write("end", f"{token}:2", CLOSING, {}),
-    ]
+    opening, closing = world.queue.writes
+    assert opening == Write("open", opening.commit_id, OPENING, {})
+    assert closing == Write("end", closing.commit_id, CLOSING, {})
+    assert all(write.commit_id.startswith(f"{token}:") for write in world.queue.writes)
     (started,), (reply,), (ended,) = (world.data(f"turn.{k}") for k in ("started", "reply", "ended"))
     assert (started["key"], started["meta"], started["command"]) == ("k", {"m": None}, {"c": 1})
     assert (started["user_message"], started["entry"]) == ({"text": "hello"}, f"{started['run_id']}:0")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -29,6 +29,12 @@ class Journal:
             raise StoreUnavailable("away")
         self.stored += payloads
         return len(self.stored)
+
+    async def flush(self) -> int:
+        return len(self.stored)
+
+    async def write(self, op: Callable[[], Awaitable[Any]]) -> Any:
+        return await op()
 
 
 class Listener:
