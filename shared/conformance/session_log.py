@@ -74,7 +74,7 @@ async def require_whole(log: SessionLog, session_id: SessionId, owner: OwnerId) 
     return head
 
 
-@check("a new session has an empty head that says what it was created with", "SES-04")
+@check("a new session has an empty head that says what it was created with", "SES-04", "SES-06", "KIT-29")
 async def new_head(subject: SessionLogSubject) -> None:
     log, owner = await subject.open(), subject.new_owner()
     session = await new_session(log, owner, title="Tea", meta={"page": "home", "n": 10**30})

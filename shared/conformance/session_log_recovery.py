@@ -44,7 +44,14 @@ def session_log_recovery_conformance(subject: SessionLogRecoverySubject) -> Sequ
     return [each.on(subject) for each in CHECKS]
 
 
-@check("commits are there after their handle was closed and another opened", "SES-24", "KIT-34")
+@check(
+    "commits are there after their handle was closed and another opened",
+    "SES-24",
+    "SES-25",
+    "KIT-33",
+    "KIT-34",
+    "KIT-40",
+)
 async def reopened(subject: SessionLogRecoverySubject) -> None:
     first, owner = await subject.open(), subject.new_owner()
     session = await new_session(first, owner, key="k")

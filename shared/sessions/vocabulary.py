@@ -6,11 +6,15 @@ are not stored. A host may write any kind that is not reserved.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from shared.domain.errors import CorruptRecord, ReservedKind
+from shared.domain.bounds import check_json
+from shared.domain.canonical import canonical_json
+from shared.domain.errors import CorruptRecord, InvalidInput, ReservedKind
 from shared.sessions.records import Draft, Record, draft
 
 EndReason = Literal["completed", "partial", "failed", "cancelled", "interrupted"]
@@ -238,6 +242,39 @@ SCHEMAS: Final[dict[str, type[Payload]]] = {
 }
 _KIND_OF: Final = {schema: kind for kind, schema in SCHEMAS.items()}
 
+
+class TurnStartedKeys(BaseModel):
+    """What a look-up by key reads of a ``turn.started``: never its message or images (SES-158, 159)."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
+
+    run_id: str
+    key: str | None = None
+    entry: str
+
+
+class RequestPreparedKeys(BaseModel):
+    """What a look-up reads of a ``request.prepared``: never its text or tools (SES-158)."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
+
+    run_id: str
+    run: int
+    step: int
+
+
+#: The kinds that readers outside memory decode whole, and the keys of those that are looked up (SES-156, 158).
+STORED_DATA: Final[Mapping[str, type[Payload]]] = {
+    "turn.started": TurnStarted,
+    "turn.ended": TurnEnded,
+    "step.usage": StepUsage,
+    "request.prepared": RequestPrepared,
+}
+_KEYS: Final[Mapping[type[BaseModel], str]] = {
+    TurnStartedKeys: "turn.started",
+    RequestPreparedKeys: "request.prepared",
+}
+
 #: Kinds that memory, and so a prompt, is rebuilt from.
 MEMORY_KINDS: Final = (
     "turn.started",
@@ -310,12 +347,47 @@ def read_stored(schema: type[P], record: Record) -> P:
         raise CorruptRecord(
             "a record is of another kind", session=record.session_id, seq=record.seq, kind=record.kind
         )
-    try:
-        return schema.model_validate(record.data)
-    except ValidationError as error:
-        raise CorruptRecord(
-            "a record does not decode", session=record.session_id, seq=record.seq, kind=record.kind
-        ) from error
+    return _decoded(schema, record)
+
+
+def journal_schema_of(kind: str) -> type[Payload] | None:
+    """Return the schema of a framework kind; None for one that nothing writes yet (SES-140).
+
+    Raises ``InvalidInput`` for a kind that is a host's, or a bus event's that is never stored.
+    """
+    if kind not in JOURNAL_KINDS:
+        raise InvalidInput(f"{kind} is no kind of the framework's", field="kind", bound="a journal kind")
+    return SCHEMAS.get(kind)
+
+
+def stored_json(value: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
+    """Return the JSON object that a store gives back for this one (SES-07, 08).
+
+    A model's fields that are not set, or None, are left out. Raises ``InvalidInput`` for what JSON cannot hold.
+    """
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    check_json(value, field="data")
+    stored: dict[str, Any] = json.loads(canonical_json(value))
+    return stored
+
+
+def read_stored_data(kind: str, records: Iterable[Record]) -> list[Payload]:
+    """Decode the records of one kind of ``STORED_DATA``, whatever lies between them; fails with the first that does not.
+
+    Raises ``CorruptRecord`` naming session and seq, and ``InvalidInput`` for a kind that is not read so.
+    """
+    if kind not in STORED_DATA:
+        raise InvalidInput(f"{kind} is not read whole", field="kind", bound=", ".join(sorted(STORED_DATA)))
+    return [read_stored(STORED_DATA[kind], record) for record in records if record.kind == kind]
+
+
+K = TypeVar("K", TurnStartedKeys, RequestPreparedKeys)
+
+
+def read_stored_keys(schema: type[K], records: Iterable[Record]) -> list[K]:
+    """Decode what a look-up needs of the records of its kind, and nothing else of them (SES-158, 159)."""
+    return [_decoded(schema, record) for record in records if record.kind == _KEYS[schema]]
 
 
 def refuse_reserved(kinds: list[str]) -> None:
@@ -323,3 +395,15 @@ def refuse_reserved(kinds: list[str]) -> None:
     for kind in kinds:
         if kind in RESERVED_KINDS:
             raise ReservedKind(f"records of kind {kind} are written by the framework only", kind=kind)
+
+
+D = TypeVar("D", bound=BaseModel)
+
+
+def _decoded(schema: type[D], record: Record) -> D:
+    try:
+        return schema.model_validate(record.data)
+    except ValidationError as error:
+        raise CorruptRecord(
+            "a record does not decode", session=record.session_id, seq=record.seq, kind=record.kind
+        ) from error

@@ -213,6 +213,13 @@ class LogSubject(InprocSessionLogSubject):
         return self._log(self.store)
 
 
+class ForgettingSubject(LogSubject):
+    """Opens a new store each time."""
+
+    async def log(self) -> SessionLog:
+        return InprocSessionLog(InprocStore(self.clock))
+
+
 class LeasesSubject(InprocLeasesSubject):
     """A subject of broken leases."""
 
@@ -265,6 +272,11 @@ FAULTS: Sequence[tuple[str, Sequence[ConformanceCheck], Sequence[str]]] = [
         "a log that tears commits",
         session_log_recovery_conformance(LogSubject(TornLog)),
         ["an interrupted commit is stored whole or not at all"],
+    ),
+    (
+        "a log whose handles share nothing",
+        session_log_recovery_conformance(ForgettingSubject()),
+        ["commits are there after their handle was closed and another opened"],
     ),
     (
         "a store that asks for no owner",

@@ -17,9 +17,11 @@ RECOVERY_CHECKS = session_log_recovery_conformance(InprocSessionLogSubject())
 
 
 @pytest.mark.behaviour(
+    "KIT-29",
     "KIT-30",
     "SES-04",
     "SES-05",
+    "SES-06",
     "SES-10",
     "SES-11",
     "SES-12",
@@ -40,7 +42,19 @@ async def test_the_session_log_keeps_its_contract(
 
 
 @pytest.mark.behaviour(
-    "KIT-34", "KIT-35", "KIT-36", "KIT-37", "KIT-38", "KIT-39", "SES-14", "SES-22", "SES-23", "SES-24"
+    "KIT-33",
+    "KIT-34",
+    "KIT-35",
+    "KIT-36",
+    "KIT-37",
+    "KIT-38",
+    "KIT-39",
+    "KIT-40",
+    "SES-14",
+    "SES-22",
+    "SES-23",
+    "SES-24",
+    "SES-25",
 )
 @pytest.mark.parametrize("name", names_of(RECOVERY_CHECKS))
 async def test_the_session_log_recovers(name: str, session_log_subject: SessionLogRecoverySubject) -> None:

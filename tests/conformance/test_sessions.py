@@ -24,6 +24,8 @@ async def sessions_subject(backend_url: str | None) -> AsyncIterator[SessionsSub
 
 
 @pytest.mark.behaviour(
+    "KIT-08",
+    "KIT-41",
     "KIT-42",
     "KIT-43",
     "KIT-44",
@@ -61,6 +63,7 @@ async def sessions_subject(backend_url: str | None) -> AsyncIterator[SessionsSub
     "SES-71",
     "SES-72",
     "SES-75",
+    "SES-82",
     "SES-84",
     "SES-86",
     "SES-87",
@@ -89,6 +92,7 @@ async def sessions_subject(backend_url: str | None) -> AsyncIterator[SessionsSub
     "SES-143",
     "SES-144",
     "SES-146",
+    "SES-154",
     "SHD-01",
     "SHD-02",
     "SHD-03",

@@ -57,7 +57,11 @@ async def begin_stores(subject: SessionsSubject) -> None:
 
 
 @check(
-    "a begin beside an open turn is busy, from any instance, and stores nothing", "SES-38", "KIT-43", "KIT-50"
+    "a begin beside an open turn is busy, from any instance, and stores nothing",
+    "SES-38",
+    "SES-82",
+    "KIT-43",
+    "KIT-50",
 )
 async def busy(subject: SessionsSubject) -> None:
     s = await stage(subject)

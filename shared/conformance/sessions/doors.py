@@ -26,7 +26,7 @@ from shared.turns.admission import TurnToAdmit
 INCREMENTS: Final = 6
 
 
-@check("of transactions from two instances at once none is lost", "SES-62", "SES-64")
+@check("of transactions from two instances at once none is lost", "SES-62", "SES-64", "SES-154")
 async def transacts(subject: SessionsSubject) -> None:
     s = await stage(subject)
 

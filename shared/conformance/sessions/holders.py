@@ -26,7 +26,7 @@ LATE: Final = [(1, "interrupted", "turn.lease")]
 
 @check(
     "a lease that ran out reads closed and refuses its holder; the next begin closes the turn, no read does",
-    "SES-84", "SES-86", "SES-121", "SES-122", "SES-124", "SHD-40", "KIT-42", "KIT-46", "KIT-50",
+    "SES-84", "SES-86", "SES-121", "SES-122", "SES-124", "SHD-40", "KIT-08", "KIT-41", "KIT-42", "KIT-46", "KIT-50",
 )  # fmt: skip
 async def lease_passes(subject: SessionsSubject) -> None:
     s = await stage(subject, FIXED)

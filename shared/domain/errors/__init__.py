@@ -37,6 +37,7 @@ from shared.domain.errors.families import (
     Conflict,
     Exhausted,
     Refused,
+    SessionLogError,
     TurnBeginError,
     TurnkeeperError,
     Unavailable,
@@ -86,6 +87,7 @@ from shared.domain.errors.outside import (
     StoreBusy,
     StoreUnavailable,
     TurnRefused,
+    is_store_busy,
 )
 from shared.domain.errors.requests import (
     AttachmentRejected,
@@ -163,6 +165,7 @@ __all__ = [
     "SessionContended",
     "SessionDefect",
     "SessionExists",
+    "SessionLogError",
     "SessionMissing",
     "SourceChanged",
     "StoreBusy",
@@ -182,4 +185,5 @@ __all__ = [
     "code_of",
     "describe_error",
     "error_of",
+    "is_store_busy",
 ]

@@ -21,6 +21,13 @@ class TurnkeeperError(Exception):
         self.fields = fields
 
 
+class SessionLogError(Exception):
+    """The store's own failure, whatever its family: unreachable, busy, or data that does not decode (SES-66).
+
+    Every error of this class is a ``TurnkeeperError`` too and keeps its own code; what failed underneath is its cause.
+    """
+
+
 class Refused(TurnkeeperError):
     """The request cannot be taken as it is."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.domain.errors.families import Broken, Exhausted
+from shared.domain.errors.families import Broken, Exhausted, SessionLogError
 
 
 class QueueFull(Exhausted):
@@ -47,7 +47,7 @@ class SchemaOutOfRange(Broken):
     title = "Schema version out of range"
 
 
-class CorruptRecord(Broken):
+class CorruptRecord(Broken, SessionLogError):
     """A stored row does not decode; session and seq are named, nothing is skipped (SES-160)."""
 
     code = "session.decode"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shared.domain.errors.families import Refused, TurnBeginError, Unavailable
+from shared.domain.errors.families import Refused, SessionLogError, TurnBeginError, Unavailable
 
 
-class StoreUnavailable(Unavailable, TurnBeginError):
+class StoreUnavailable(Unavailable, TurnBeginError, SessionLogError):
     """The database cannot be reached or dropped the connection; the outcome of the statement may be unknown."""
 
     code = "store.unavailable"
@@ -19,11 +19,16 @@ class ProcessFailed(Unavailable):
     title = "A started program failed"
 
 
-class StoreBusy(Unavailable, TurnBeginError):
+class StoreBusy(Unavailable, TurnBeginError, SessionLogError):
     """A lock or a connection could not be had in time; nothing was stored (SES-29)."""
 
     code = "store.busy"
     title = "Store is busy"
+
+
+def is_store_busy(error: BaseException) -> bool:
+    """Say whether the store was busy: nothing was stored, and trying again may work (SES-29)."""
+    return isinstance(error, StoreBusy)
 
 
 class SessionContended(Unavailable, TurnBeginError):

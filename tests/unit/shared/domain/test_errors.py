@@ -62,6 +62,7 @@ CODES = {
     "SchemaOutOfRange": "schema.range",
     "SessionBusy": "session.busy",
     "SessionContended": "session.contended",
+    "SessionDefect": "session.defect",
     "SessionExists": "session.exists",
     "SessionMissing": "session.missing",
     "StoreBusy": "store.busy",

@@ -19,7 +19,7 @@ class Tasks:
     running: int = 0
 
 
-@pytest.mark.behaviour("SHD-12", "SHD-13", "SHD-10", "SHD-08", "SHD-20")
+@pytest.mark.behaviour("SHD-12", "SHD-13", "SHD-08")
 @virtual_time
 async def test_activity_adds_up_what_the_ports_of_a_process_count() -> None:
     assert process_activity() == ProcessActivity(0, 0, 0)
@@ -43,7 +43,7 @@ async def test_turns_are_counted_oldest_first_each_since_it_opened() -> None:
         assert first.since <= second.since
 
 
-@pytest.mark.behaviour("SHD-14", "SHD-15")
+@pytest.mark.behaviour("SHD-14")
 @virtual_time
 async def test_a_wait_ends_once_nothing_is_in_flight_at_one_moment() -> None:
     turns, tasks = CountedTurns(), Tasks(1)
