@@ -20,9 +20,11 @@ from kombu.exceptions import ChannelError
 from psycopg import sql
 
 from shared.database.migrate import migrate
+from shared.wakes.broker import waiting_wakes
+from shared.wakes.celery_publisher import CeleryWakePublisher
 from shared.wakes.names import QUEUES
 from tests.support.sse import read_frames
-from tests.support.system import System
+from tests.support.system import System, eventually
 
 POSTGRES = "postgresql://postgres@127.0.0.1:5432"
 REDIS = "redis://127.0.0.1:6379/9"
@@ -87,6 +89,41 @@ def test_a_turn_runs_on_wakes_alone_over_the_machines_own_servers(
             system.verify(session)
     finally:
         delete_queues(url)
+
+
+@pytest.mark.second_matrix
+@pytest.mark.behaviour("DST-21", "DST-04", "DST-07")
+@pytest.mark.parametrize("broker", BROKERS)
+def test_wakes_replayed_over_the_machines_brokers_and_a_killed_worker_cost_and_double_nothing(
+    machine: MachineServers, tmp_path: Path, broker: str
+) -> None:
+    if not answers(PORTS[broker]):
+        pytest.skip(f"the machine's {broker} does not answer")
+    url = BROKERS[broker]
+    wakes = CeleryWakePublisher(url, bound_s=2.0)
+    try:
+        with System(machine, tmp_path, {"CELERY_BROKER_URL": url}) as system:
+            system.start_producer()
+            doomed = system.start_worker()
+            sessions = [system.create_session() for _ in range(4)]
+            turns = [system.admit(session, f"{n}")["turn_id"] for n in range(3) for session in sessions]
+            for _ in range(3):
+                for turn in reversed(turns):
+                    wakes.ring("turns", [turn])
+            system.finished(turns[0])
+            doomed.send_kill()
+            system.start_worker()
+            for turn in turns:
+                assert system.finished(turn)["outcome"] == "completed"
+                wakes.ring("turns", [turn])
+            for session in sessions:
+                system.verify(session)
+                assert system.kinds(session).count("turn.reply") == 3
+            eventually(lambda: waiting_wakes(url, ["turns"], bound_s=5.0) == {"turns": 0}, "all are taken")
+    finally:
+        wakes.close(5.0)
+        delete_queues(url)
+    assert wakes.stats().failed == 0
 
 
 def delete_queues(url: str) -> None:
