@@ -453,3 +453,23 @@ async def test_a_turn_that_is_admitted_and_cannot_be_followed_is_acknowledged_be
         assert [event.event for event in events] == ["admitted", "problem"]
         assert events[0].data["turn_id"] == str(receipt.turn_id)
         assert events[1].data["code"] == "store.unavailable"
+
+
+@pytest.mark.behaviour("API-05")
+async def test_the_streams_of_turns_that_an_interrupt_ends_say_so(database_url: str) -> None:
+    async with calling(database_url) as (producer, client):
+        session = await create_session(client)
+        path = f"/v1/sessions/{session}/turns"
+        opened, queued = [(await client.post(path, json={"message": "hi"})).json() for _ in range(2)]
+        await open_turn(producer.parts, await claim_turn(producer.parts))
+        async with (
+            reading(client, opened["links"]["events"]) as of_open,
+            reading(client, queued["links"]["events"]) as of_queued,
+        ):
+            await of_open.until("turn.started")
+            last = (await client.post(path, json={"message": "stop", "on_busy": "interrupt"})).json()
+            told, unopened = await of_open.rest(), await of_queued.rest()
+        assert kinds(told) == ["turn.ended", "end"]
+        for end, field in ((told[-1], "outcome"), (unopened[-1], "status")):
+            assert (end.data[field], end.data["code"]) == ("cancelled", "turn.superseded")
+        assert last["status"] == "ready"
