@@ -28,7 +28,7 @@ async def admit_turn(
     admission = _admission(parts, owner, session_id, request, key)
     began = time.perf_counter()
     try:
-        with parts.traffic.admitting():
+        with parts.traffic.admitting(session=session_id):
             receipt = await _admit_twice(parts, admission)
             await parts.failpoints.hit("admission.committed")
     except TurnkeeperError as error:

@@ -40,10 +40,12 @@ class Traffic:
             self.requests -= 1
 
     @contextmanager
-    def admitting(self) -> Iterator[None]:
-        """Count an admission; raises ``Draining`` when this process takes none."""
+    def admitting(self, **about: str) -> Iterator[None]:
+        """Count an admission; raises ``Draining``, with what it is ``about``, when this process takes none (SHD-23)."""
         if self.is_draining:
-            raise Draining("this process is going away; try again", retry_after_s=1.0)
+            raise Draining(
+                "this process is going away; try again", retry_after_s=1.0, reason="draining", **about
+            )
         self.admissions += 1
         try:
             yield

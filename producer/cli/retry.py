@@ -13,6 +13,7 @@ from shared.domain.errors import InvalidInput
 from shared.jobs.postgres import PostgresJobQueue
 from shared.jobs.queue import BACKGROUND_POOLS, Pool
 from shared.settings import load_settings
+from shared.wakes.names import TURNS
 
 BATCH = 100
 
@@ -23,6 +24,12 @@ def command(
     all_of_them: Annotated[bool, typer.Option("--all", help="Every parked item of the pool.")] = False,
 ) -> None:
     """Put a parked item back, with its tries forgotten; it is claimed as soon as a worker has room."""
+    if pool == TURNS:
+        raise InvalidInput(
+            "a turn has ended for its session and is not put back: send its message again, under another key",
+            field="pool",
+            bound=", ".join(BACKGROUND_POOLS),
+        )
     found = next((one for one in BACKGROUND_POOLS if one == pool), None)
     if found is None:
         raise InvalidInput(f"no pool {pool!r}", field="pool", bound=", ".join(BACKGROUND_POOLS))

@@ -17,6 +17,7 @@ from shared.jobs.postgres import PostgresJobQueue
 from shared.jobs.queue import BACKGROUND_POOLS, JobBacklog, ParkedJob, Pool
 from shared.settings import load_settings
 from shared.turns.postgres import PostgresTurnQueue
+from shared.turns.postgres_lost import LostTurn, read_lost_turns
 from shared.turns.queue import Backlog
 from shared.wakes.names import QUEUES, TURNS
 
@@ -64,6 +65,7 @@ class Standing:
     workers: Sequence[Mapping[str, Any]]
     jobs: Mapping[Pool, JobBacklog] = field(default_factory=dict)
     parked: Sequence[ParkedJob] = ()
+    lost: Sequence[LostTurn] = ()
     totals: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
@@ -77,13 +79,14 @@ async def _read(url: str) -> Standing:
         backlogs = {pool: await jobs.backlog(pool) for pool in BACKGROUND_POOLS}
         parked = [job for pool in BACKGROUND_POOLS for job in await jobs.parked(pool, limit=PARKED_SHOWN)]
         backlog = await queue.backlog(TURNS, served or [""])
-        return Standing(backlog, workers, backlogs, parked, await read_totals(database))
+        lost = await read_lost_turns(database, limit=PARKED_SHOWN)
+        return Standing(backlog, workers, backlogs, parked, lost, await read_totals(database))
     finally:
         await database.close()
 
 
 def report(standing: Standing) -> dict[str, Any]:
-    """Return what ``--json`` prints. Parked items are named without their owner."""
+    """Return what ``--json`` prints. Parked items, and turns that were lost with their workers, are named without owner."""
     workers = standing.workers
     pools: dict[str, dict[str, Any]] = {}
     for pool in QUEUES:
@@ -100,11 +103,15 @@ def report(standing: Standing) -> dict[str, Any]:
     return {
         "pools": pools,
         "parked": [
-            {"pool": j.pool, "id": j.job_id, "attempts": j.attempts, "last_failure": j.last_failure}
-            for j in standing.parked
+            *(_parked(TURNS, str(turn.turn_id), turn.attempts, "turn.lease") for turn in standing.lost),
+            *(_parked(j.pool, j.job_id, j.attempts, j.last_failure) for j in standing.parked),
         ],
         "workers": [{name: worker[name] for name in WORKER_FIELDS} for worker in workers],
     }
+
+
+def _parked(pool: str, item: str, attempts: int, failure: str | None) -> dict[str, Any]:
+    return {"pool": pool, "id": item, "attempts": attempts, "last_failure": failure}
 
 
 def screen(found: Mapping[str, Any], *, silent_after_s: float) -> Iterator[str]:

@@ -135,3 +135,7 @@ SELECT count(*) AS waiting FROM (SELECT 1 FROM turns WHERE status IN ('queued', 
 -- The oldest one first: without an order the planner may look for any such row among all that ever ended.
 SELECT coalesce((SELECT due_at FROM turns WHERE pool = %(pool)s AND status = 'ready' ORDER BY due_at LIMIT 1)
                 < clock_timestamp() - make_interval(secs => %(older_s)s), false) AS overdue
+
+-- name: lost
+SELECT id, attempts, ended_at FROM turns WHERE status = 'ended' AND code = 'turn.lease'
+  ORDER BY ended_at DESC LIMIT %(limit)s

@@ -212,6 +212,38 @@ async def test_turns_of_a_revision_that_nobody_serves_are_moved_to_another(
         await claim_turn(producer.parts)
 
 
+@pytest.mark.behaviour("DST-13", "OPS-04")
+async def test_a_turn_that_was_lost_with_its_workers_is_listed_and_retry_says_what_to_do(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with calling(database_url, attempts_max=1) as (producer, client):
+        lost, ended = [await create_session(client) for _ in range(2)]
+        turn = (await client.post(f"/v1/sessions/{lost}/turns", json={"message": "x"})).json()["turn_id"]
+        claim = await claim_turn(producer.parts, turn)
+        await open_turn(producer.parts, claim)
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            connection.execute(
+                "UPDATE turns SET expires_at = now() - interval '1 h', on_worker_loss = 'interrupt' WHERE id = %s",
+                [turn],
+            )
+        # Asking to cancel it finds that nobody will go on with it.
+        assert (await client.post(f"/v1/turns/{turn}/cancel")).json()["outcome"] == "interrupted"
+        await client.post(f"/v1/sessions/{ended}/turns", json={"message": "x"})
+        claim = await claim_turn(producer.parts)
+        await open_turn(producer.parts, claim)
+        await end_turn(producer.parts, claim, "done")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return run_cli(*arguments, cwd=tmp_path, DATABASE_URL=database_url)
+
+    shown = await asyncio.to_thread(run, "status", "--json")
+    [parked] = json.loads(shown.stdout)["parked"]
+    assert (parked["pool"], parked["id"], parked["last_failure"]) == ("turns", turn, "turn.lease")
+    assert f"parked: turns {turn}" in (await asyncio.to_thread(run, "status")).stdout
+    refused = await asyncio.to_thread(run, "retry", "turns", turn)
+    assert (refused.returncode, "send its message again" in refused.stderr) == (2, True)
+
+
 @pytest.mark.behaviour("OPS-04")
 def test_status_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     done = subprocess.run(

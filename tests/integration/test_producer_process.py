@@ -44,7 +44,7 @@ def count_waiting(database_url: str) -> int:
         return int(row[0])
 
 
-@pytest.mark.behaviour("API-15", "API-14")
+@pytest.mark.behaviour("API-15", "API-14", "SHD-23", "SHD-24", "SHD-25")
 def test_on_sigterm_what_is_in_flight_commits_new_work_is_refused_and_the_process_ends(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -74,6 +74,7 @@ def test_on_sigterm_what_is_in_flight_commits_new_work_is_refused_and_the_proces
             wait_until(lambda: client.get("/readyz").status_code == 503, what="the drain")
             refused = client.post(path, json=body)
             assert (refused.status_code, refused.json()["code"]) == (503, "turn.refused")
+            assert refused.json()["fields"] == {"reason": "draining", "session": session}
             following.result(10)
             # While something is in flight the door stays open: new connections are answered, again and again.
             asked = count(1)
