@@ -11,17 +11,22 @@ import pytest
 
 from shared.agents import Agent, Turn, TurnOutcome, TurnResult, Use
 from shared.conformance import ConformanceFailure, turn_composition_conformance
-from shared.conformance.turn_composition import EndlessReactions, hello
+from shared.conformance.turn_composition import EndlessReactions
+from shared.database.pool import Database
 from shared.domain.errors import TurnBeginError
-from shared.domain.ids import OwnerId, new_session_id
+from shared.domain.ids import OwnerId, new_run_id, new_session_id, new_turn_id
 from shared.feed.inproc import InprocFeed
 from shared.host.port import NewTurn, SessionAddress
+from shared.host.sessions import HostSessions
 from shared.models.scripted import ScriptedModel
-from shared.sessions.inproc import InprocStore
-from shared.sessions.log import NewSession
+from shared.sessions.inproc import InprocSessionLog, InprocStore
+from shared.sessions.log import NewSession, SessionLog
+from shared.sessions.postgres import PostgresSessionLog
 from shared.sessions.records import Record
+from shared.turns.inproc import InprocTurnQueue
+from shared.turns.postgres import PostgresTurnQueue
+from shared.turns.queue import Admission, AdmissionLimits, TurnQueue
 from tests.conformance.kits import cited_by, names_of, proved_by, run_check
-from tests.support.small_sessions import SmallSessions
 from workers.executor import BoundedExecutor
 from workers.turns.body.in_process import TurnServices, run_turn
 from workers.turns.body.lifecycle import NoReactions
@@ -32,9 +37,10 @@ Runner = Callable[..., Any]
 
 @dataclass
 class Stage:
-    """One session on the twin."""
+    """One session of a host."""
 
-    sessions: SmallSessions
+    log: SessionLog
+    queue: TurnQueue
     services: TurnServices
     address: SessionAddress
     runner: Runner
@@ -44,32 +50,35 @@ class Stage:
         return result
 
     async def begin_another(self) -> None:
-        await self.sessions.open(self.address, hello())
+        other = Admission(new_turn_id(), new_run_id(), self.address.id, self.address.owner, {"text": "other"})
+        await self.queue.admit(other, AdmissionLimits())
 
     async def records(self) -> Sequence[Record]:
-        return await self.sessions.log.read(self.address.id)
+        return await self.log.read(self.address.id)
 
 
 class Subject:
-    """A composition over sessions on the twin."""
+    """A composition over a host's sessions, on the twin unless a log and a queue are given."""
 
-    def __init__(self, runner: Runner = run_turn) -> None:
+    def __init__(self, runner: Runner = run_turn, stores: tuple[SessionLog, TurnQueue] | None = None) -> None:
         self._runner = runner
+        self._stores = stores
 
     async def stage(self, model: ScriptedModel, reactions: EndlessReactions | None = None) -> Stage:
-        sessions: Any = SmallSessions(InprocStore())
+        store = InprocStore()
+        log, queue = self._stores or (InprocSessionLog(store), InprocTurnQueue(store))
         address = SessionAddress(new_session_id(), OwnerId("o"))
-        await sessions.log.create(NewSession(address.id, address.owner))
+        await log.create(NewSession(address.id, address.owner))
         services = TurnServices(
-            sessions=sessions,
-            log=sessions.log,
+            sessions=HostSessions(log, queue),
+            log=log,
             model=model,
             default_model="m",
             executor=BoundedExecutor(1),
             feed=InprocFeed(),
             reactions=reactions or NoReactions(),
         )
-        return Stage(sessions, services, address, self._runner)
+        return Stage(log, queue, services, address, self._runner)
 
 
 CHECKS = turn_composition_conformance(Subject())
@@ -99,6 +108,17 @@ CHECKS = turn_composition_conformance(Subject())
 @pytest.mark.parametrize("name", names_of(CHECKS))
 async def test_the_composition_keeps_its_contract(name: str) -> None:
     await run_check(CHECKS, name)
+
+
+@pytest.mark.parametrize("name", names_of(CHECKS))
+async def test_the_composition_keeps_its_contract_on_postgres(database_url: str, name: str) -> None:
+    database = Database(database_url, connections=2)
+    await database.open()
+    try:
+        stores = PostgresSessionLog(database), PostgresTurnQueue(database)
+        await run_check(turn_composition_conformance(Subject(stores=stores)), name)
+    finally:
+        await database.close()
 
 
 def test_the_kit_is_cited_for_what_it_proves() -> None:

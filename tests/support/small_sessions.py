@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from shared.domain.errors import TurnDuplicate
 from shared.domain.ids import WorkerId, new_run_id, new_turn_id
 from shared.host.commits import WriterRules
 from shared.host.port import NewTurn, SessionAddress
+from shared.host.sessions import HostSessions
 from shared.host.writer import QueuedTurnWriter
 from shared.sessions.inproc import InprocSessionLog, InprocStore
 from shared.sessions.records import Draft
@@ -37,27 +37,24 @@ class HostQueue(FaultyQueue):
         return replace(ended, pending=self.waiting_items)
 
 
-class SmallSessions:
-    """Begins turns on the twin. A store that is away is not waited for; ``writers`` are those it made."""
+class SmallSessions(HostSessions):
+    """The host's sessions over the twin. A store that is away is not waited for; ``writers`` are those of begun turns."""
 
     def __init__(self, store: InprocStore) -> None:
         self.queue = HostQueue(store)
         self.log = InprocSessionLog(store)
         self.writers: list[QueuedTurnWriter] = []
+        super().__init__(self.log, self.queue, rules=WriterRules(patience_s=0))
 
     @asynccontextmanager
     async def begin(self, address: SessionAddress, turn: NewTurn) -> AsyncIterator[QueuedTurnWriter]:
-        """Begin a turn and leave its scope as :meth:`QueuedTurnWriter.close_scope` does."""
-        writer = await self.open(address, turn)
-        try:
+        """Begin a turn, and note its writer."""
+        async with super().begin(address, turn) as writer:
+            self.writers.append(writer)
             yield writer
-        except BaseException as error:
-            await writer.close_scope(error)
-            raise
-        await writer.close_scope(None)
 
     async def open(self, address: SessionAddress, turn: NewTurn) -> QueuedTurnWriter:
-        """Begin a turn that the caller ends."""
+        """Begin a turn outside any scope, which the caller ends."""
         admission = Admission(
             new_turn_id(),
             turn.run_id or new_run_id(),
@@ -69,11 +66,8 @@ class SmallSessions:
             meta=turn.meta,
             on_busy="reject",
         )
-        receipt = await self.queue.admit(admission, AdmissionLimits())
-        if receipt.duplicate:
-            raise TurnDuplicate("begun before", turn_id=str(receipt.turn_id))
+        await self.queue.admit(admission, AdmissionLimits())
         [claim] = await self.queue.claim(ClaimRequest(WorkerId("host"), 1, lease_s=600))
         writer = QueuedTurnWriter(self.queue, self.log, claim, rules=WriterRules(patience_s=0))
         await writer.open([draft_of(started_of(claim))], title=None)
-        self.writers.append(writer)
         return writer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -22,7 +22,7 @@ from shared.domain.errors import (
 from shared.domain.ids import OwnerId, new_session_id
 from shared.feed.inproc import InprocFeed
 from shared.host.endings import turn_ending_of
-from shared.host.port import CloseReason, NewTurn, SessionAddress, Sessions
+from shared.host.port import CloseReason, NewTurn, SessionAddress
 from shared.models.scripted import ScriptedModel, ScriptedReply
 from shared.models.types import Usage, UserMessage
 from shared.sessions.inproc import InprocStore
@@ -48,7 +48,7 @@ class Host:
         self.address = SessionAddress(new_session_id(), OWNER)
         self.published: list[str] = []
         self.services = TurnServices(
-            sessions=cast(Sessions, self.sessions),  # the part of them that turns need
+            sessions=self.sessions,
             log=self.sessions.log,
             model=self.model,
             default_model="m",
