@@ -22,7 +22,7 @@ from tests.support.producer_process import clean_environment
 from tests.support.sabotage import take_out_fences
 
 SECONDS: Final = 60.0
-CONTROL_S: Final = 15.0
+CONTROL_S: Final = 12.0
 BOUND_S: Final = 400.0
 
 #: Nobody is told of a turn that became ready when the one before it ended, and nobody looks by himself.
@@ -95,7 +95,7 @@ def tortured(
     *,
     env: Mapping[str, str] | None = None,
     sabotage: Callable[[str], None] | None = None,
-    drain_bound_s: float = 60.0,
+    drain_bound_s: float = 20.0,
 ) -> Report:
     """Torture a sabotaged system for a short time, from a seed that loses workers early."""
     options = TortureOptions(
@@ -104,6 +104,7 @@ def tortured(
         home=home,
         env=env or {},
         sabotage=sabotage,
+        workers=2,
         drain_bound_s=drain_bound_s,
     )
     said: list[str] = []
@@ -111,12 +112,12 @@ def tortured(
 
 
 def early_losses() -> int:
-    """Return the first seed whose faults of the first seconds take three workers from what they hold."""
+    """Return the first seed whose faults of the first seconds take two workers from what they hold."""
     losing = (Fault.WORKER_KILL, Fault.WORKER_STOP)
     return next(
         seed
         for seed in itertools.count()
-        if sum(fault.kind in losing for fault in plan_faults(seed, CONTROL_S * 0.6)) >= 3
+        if sum(fault.kind in losing for fault in plan_faults(seed, CONTROL_S / 2)) >= 2
     )
 
 

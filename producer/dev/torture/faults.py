@@ -54,10 +54,11 @@ class Injector:
     _meddling: asyncio.Lock = field(default_factory=asyncio.Lock)
     _serving: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def run(self, plan: Sequence[PlannedFault]) -> None:
+    async def run(self, plan: Sequence[PlannedFault], *, insists: bool) -> None:
         """Begin every fault at its time, or as soon after as its victim can be taken; return when all are over.
 
-        A kind that never found a victim gets one more chance at the end: on a busy machine processes come back slowly.
+        With ``insists`` a kind that never found a victim gets more chances at the end: on a busy machine processes come back
+        slowly.
         """
         loop = asyncio.get_running_loop()
         began_at = loop.time()
@@ -65,7 +66,7 @@ class Injector:
             for fault in plan:
                 await asyncio.sleep(began_at + fault.at_s - loop.time())
                 lasting.create_task(self._make(fault), name=f"fault:{fault.kind}")
-        for fault in plan:
+        for fault in plan if insists else ():
             if not self.by_kind[fault.kind]:
                 await self._make(fault)
 

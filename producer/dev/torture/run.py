@@ -24,7 +24,7 @@ from producer.dev.torture.faults import Injector
 from producer.dev.torture.judge import Judgement, judge
 from producer.dev.torture.load import SESSIONS_A_CLIENT, Client, Notes
 from producer.dev.torture.postgres import PostgresTables
-from producer.dev.torture.report import Report
+from producer.dev.torture.report import WHOLE_RUN_S, Report
 from producer.dev.torture.schedule import plan_faults
 from producer.dev.torture.timeline import NAME as TIMELINE
 from producer.dev.torture.timeline import Timeline
@@ -212,7 +212,8 @@ class TortureRun:
         """Run load and faults for their time; at the end everything goes on, and every client has its answers."""
         load = [asyncio.create_task(client.run(), name=f"client:{client.n}") for client in clients]
         try:
-            await injector.run(plan_faults(self.options.seed, self.options.seconds))
+            plan = plan_faults(self.options.seed, self.options.seconds)
+            await injector.run(plan, insists=self.options.seconds >= WHOLE_RUN_S)
             crew.restore()
             for client in clients:
                 client.is_running = False
