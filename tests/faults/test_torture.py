@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,18 +91,49 @@ def test_without_chained_rings_and_unasked_claims_it_finds_lost_turns(tmp_path: 
     assert status_of(report) != 0
 
 
+@pytest.mark.second_matrix
+@pytest.mark.behaviour("BEY-10")
+def test_over_rabbitmq_nothing_is_lost_or_doubled_either(tmp_path: Path, virtual_host: str) -> None:
+    report = tortured(tmp_path, broker_url=virtual_host)
+    figures = report.figures()
+    assert figures["completed"] > 0
+    assert figures["faults_by_kind"]["broker.flush"] > 0
+    assert report.failures == [], list(report.findings())
+
+
+@pytest.fixture
+def virtual_host() -> Iterator[str]:
+    """Make a virtual host on the machine's RabbitMQ that nobody else uses; pass the test over where that is not allowed."""
+    name = f"turnkeeper-test-{os.getpid()}"
+    try:
+        rabbitmqctl("add_vhost", name)
+        rabbitmqctl("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
+    except (OSError, subprocess.SubprocessError):
+        pytest.skip("no virtual host can be made on a RabbitMQ of this machine")
+    try:
+        yield f"amqp://guest:guest@127.0.0.1:5672/{name}"
+    finally:
+        rabbitmqctl("delete_vhost", name)
+
+
+def rabbitmqctl(*arguments: str) -> None:
+    subprocess.run(["rabbitmqctl", "-q", *arguments], check=True, capture_output=True, timeout=60)
+
+
 def tortured(
     home: Path,
     *,
+    broker_url: str = "",
     env: Mapping[str, str] | None = None,
     sabotage: Callable[[str], None] | None = None,
     drain_bound_s: float = 20.0,
 ) -> Report:
-    """Torture a sabotaged system for a short time, from a seed that loses workers early."""
+    """Torture a system for a short time, from a seed that loses workers early."""
     options = TortureOptions(
         seconds=CONTROL_S,
         seed=early_losses(),
         home=home,
+        broker_url=broker_url,
         env=env or {},
         sabotage=sabotage,
         workers=2,

@@ -44,25 +44,12 @@ class Follower:
         while not self.ended:
             try:
                 async for event in self._connect():
-                    self._note(event)
+                    self.note(event)
             except _DROPPED:
                 await asyncio.sleep(PAUSE_S * self.rng.random())
 
-    async def _connect(self) -> AsyncIterator[ServerEvent]:
-        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": self.cursor} if self.cursor else {})
-        url = f"{self.rng.choice(self.urls)}/v1/turns/{self.turn}/events"
-        self.connections += 1
-        async with self.http.stream("GET", url, headers=headers, timeout=SILENCE_S) as response:
-            if not response.is_success:
-                await asyncio.sleep(PAUSE_S)
-                return
-            async for event in httpx2.EventSource(response):
-                if event.data:
-                    yield ServerEvent(event.event, json.loads(event.data), event.id or None)
-                if self.ended:
-                    return
-
-    def _note(self, event: ServerEvent) -> None:
+    def note(self, event: ServerEvent) -> None:
+        """Take one event and check it against those before."""
         match event.event:
             case "delta" | "snapshot":
                 place = (int(event.data["run"]), int(event.data["step"]))
@@ -80,6 +67,20 @@ class Follower:
                 pass  # the producer cannot go on: the next one can
             case _:
                 self._note_record(event)
+
+    async def _connect(self) -> AsyncIterator[ServerEvent]:
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": self.cursor} if self.cursor else {})
+        url = f"{self.rng.choice(self.urls)}/v1/turns/{self.turn}/events"
+        self.connections += 1
+        async with self.http.stream("GET", url, headers=headers, timeout=SILENCE_S) as response:
+            if not response.is_success:
+                await asyncio.sleep(PAUSE_S)
+                return
+            async for event in httpx2.EventSource(response):
+                if event.data:
+                    yield ServerEvent(event.event, json.loads(event.data), event.id or None)
+                if self.ended:
+                    return
 
     def _note_record(self, event: ServerEvent) -> None:
         if event.id is None:

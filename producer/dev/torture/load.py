@@ -25,7 +25,7 @@ SESSIONS_A_CLIENT: Final = 2
 BURST_MAX: Final = 3
 FOLLOWING_MAX: Final = 3
 #: Above so many unfinished turns in the system a client admits nothing more, so that the drain has a bound.
-UNFINISHED_MAX: Final = 60
+UNFINISHED_MAX: Final = 40
 
 TOOLS: Final = ("pay", "pay", "book", "ship")
 AGENTS: Final = tuple(agent.name for agent in app.agents)

@@ -43,8 +43,8 @@ from shared.turns.postgres import PostgresTurnQueue
 from shared.wakes.meddling import BrokerMeddler
 
 PRODUCERS: Final = 2
-CLIENTS: Final = 8
-OWNERS: Final = 4
+CLIENTS: Final = 6
+OWNERS: Final = 3
 CONNECTIONS: Final = 4
 READY_BOUND_S: Final = 90.0
 CLIENTS_BOUND_S: Final = 120.0

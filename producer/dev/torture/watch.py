@@ -33,7 +33,7 @@ SEEN_WITHIN_S: Final = 2.0
 #: A turn that is overdue for longer is told of in the timeline, with these of its fields.
 TOLD_OVERDUE_S: Final = 1.0
 TOLD: Final = ("id", "epoch", "overdue_s", "lease_owner", "on_worker_loss", "attempts", "suspect")
-STALE_WRITES_PER_FENCE: Final = 20
+STALE_WRITES_PER_FENCE: Final = 10
 
 #: How a turn worker says that Postgres refused one of its writes (``workers/turns/runner.py``).
 _REFUSED: Final = b"a write was refused"
