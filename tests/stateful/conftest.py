@@ -14,6 +14,12 @@ from shared.conformance.turn_stage import TAKEOVER_LEASE_S
 from shared.database.pool import Database, Row
 from tests.stateful.sides import InprocWorks, PostgresWorks, Side
 
+#: An hour without a try counts from the database's start at the earliest.
+STARTED_LONG_AGO = (
+    "CREATE OR REPLACE FUNCTION database_started_v1() RETURNS timestamptz LANGUAGE sql STABLE"
+    " RETURN now() - interval '3 h'"
+)
+
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
@@ -33,6 +39,7 @@ def postgres(database_url: str, loop: asyncio.AbstractEventLoop) -> Iterator[Sid
     """Postgres over real connections; its server is up for longer than a takeover judges by."""
     with psycopg.connect(database_url) as connection:
         up_for = f"{TAKEOVER_LEASE_S + 1} seconds"
+        connection.execute(STARTED_LONG_AGO)
         connection.execute("SELECT pg_sleep_until(pg_postmaster_start_time() + %s::interval)", [up_for])
     database = Database(database_url, connections=2)
     loop.run_until_complete(database.open())

@@ -13,49 +13,33 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from shared.domain.ids import OwnerId, RunId, SessionId, TurnId, WorkerId
 from shared.sessions.records import Draft, draft
 from shared.turns.queue import CallEntry, CallState, Outcome
+from tests.stateful.drawing import (
+    ALL_REVISIONS,
+    CALL_STATES,
+    ODDLY,
+    OUTCOMES,
+    OWNERS,
+    PLAIN,
+    SERVED,
+    SESSIONS_MAX,
+    WORKERS,
+    kinds,
+    losses,
+    own_things,
+    seldom,
+    steps,
+    workers,
+)
 from tests.stateful.searching import at, often, picks
 from tests.stateful.sides import FAR, Side
-from tests.stateful.turn_model import SETTLED, Turn, TurnModel
+from tests.stateful.turn_model import TurnModel
+from tests.stateful.turn_rows import SETTLED, Turn
 from tests.stateful.values import Answer, Asked, Hold, Taken, Write, answered
 from tests.stateful.whole import require_whole_state
 
-OWNERS = (OwnerId("owner a"), OwnerId("owner b"))
-WORKERS = (WorkerId("worker a"), WorkerId("worker b"), WorkerId("worker c"))
-SERVED = ("1",)
-ALL_REVISIONS = ("1", "2")
-SESSIONS_MAX = 3
-
 T = TypeVar("T")
-
-workers = st.sampled_from(WORKERS)
-steps = st.sampled_from(("append", "step", "call", "call", "call", "reply", "end", "end", "release"))
-kinds = st.sampled_from(("append", "append", "end", "open", "release", "renew"))
-own_things = st.sampled_from(("watch", "renew", "renew", "crash", "silence", "sign"))
-losses = st.sampled_from(("continue", "continue", "continue", "interrupt"))
-seldom = st.sampled_from((False, False, False, True))
-
-CALL_STATES: Sequence[CallState] = ("planned", "started", "done", "failed", "unknown")
-OUTCOMES: Sequence[Outcome] = ("completed", "partial", "failed")
-PLAIN: Mapping[str, Any] = {
-    "key": None,
-    "text": "hello",
-    "on_busy": "enqueue",
-    "on_worker_loss": "continue",
-    "priority": 1,
-    "revision": "1",
-    "has_deadline": False,
-}
-#: What an admission may be besides.
-ODDLY: Mapping[str, st.SearchStrategy[Any]] = {
-    "key": st.sampled_from(("k", "k", "l", None)),
-    "text": st.sampled_from(("hello", "hello", "other")),
-    "on_busy": st.sampled_from(("enqueue", "reject")),
-    "on_worker_loss": losses,
-    "priority": st.integers(0, 2),
-    "revision": st.sampled_from(("1", "1", "2")),
-    "has_deadline": st.booleans(),
-    "same_run": seldom,
-}
+#: A begin as it is sent: what was asked, the first write, and whether it is held by a lease.
+Begun = tuple[Asked, Write, bool]
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -71,6 +55,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.known: dict[WorkerId, dict[TurnId, Hold]] = {worker: {} for worker in WORKERS}
         self.ghosts: list[Hold] = []
         self.asked: list[Asked] = []
+        self.begun: list[Begun] = []
         self.last: dict[Hold, Write] = {}
         self.ends: list[Write] = []
         self._numbers = 0
@@ -168,15 +153,36 @@ class QueueMachine(RuleBasedStateMachine):
             self.let_go(write.hold)
         return answer
 
-    def admit(self, pick: int, *, same_run: bool = False, **given: Any) -> None:
-        """Admit a turn to a session, with ids of its own or with a run id that was used; a plain one but for what is given."""
+    def asking(self, pick: int, *, same_run: bool = False, **given: Any) -> Asked:
+        """Return a turn to admit to a session: with ids of its own or a used run id, plain but for what is given."""
         session = self.model.sessions[self.session(pick)]
         turn = TurnId(UUID(int=self.number()))
         used = sorted(run for owner, run in self.model.runs if owner == session.id)
         run = used[0] if same_run and used else RunId(f"run {self.number()}")
-        asked = Asked(turn=turn, run=run, session=session.id, owner=session.owner, **{**PLAIN, **given})
+        return Asked(turn=turn, run=run, session=session.id, owner=session.owner, **{**PLAIN, **given})
+
+    def admit(self, pick: int, **given: Any) -> None:
+        """Admit a turn."""
+        asked = self.asking(pick, **given)
         self.asked.append(asked)
+        self.admit_again(asked)
+
+    def admit_again(self, asked: Asked) -> None:
+        """Send an admission, for the first time or once more."""
         self.require(self.model.admit(asked), lambda side: side.admit(asked))
+
+    def end_again(self, write: Write) -> None:
+        """Send an end once more that was stored."""
+        self.require(self.model.write(write), lambda side: side.write(write))
+
+    def begin_turn(self, begun: Begun) -> None:
+        """Begin a turn in a process of a host, or send that again."""
+        asked, write, leased = begun
+        foretold = self.model.begin(asked, write, leased=leased)
+        answer = self.require(foretold, lambda side: side.begin_turn(asked, write, leased=leased))
+        if answer[0] == "begun":
+            self.learn([write.hold])
+            self.last.setdefault(write.hold, write)
 
     def go_on(self, worker: WorkerId, step: str, pick: int) -> None:
         """Take a worker's next durable step: claim when it holds nothing, open what it claimed, then what is drawn."""
@@ -192,7 +198,9 @@ class QueueMachine(RuleBasedStateMachine):
             case "append" | "step":
                 self.send(self.appending(hold, pick % 3, stepped=step == "step"))
             case "call":
-                self.send(self.calling(hold, f"call {pick // 9}", at(CALL_STATES, pick)))
+                calls = sorted(self.model.turns[hold.turn].ledger) if hold.turn in self.model.turns else []
+                name = at(calls, pick) if calls and pick % 3 else f"call {len(calls)}"
+                self.send(self.calling(hold, name, at(CALL_STATES, pick)))
             case "reply":
                 self.send(self.replying(hold, at(OUTCOMES, pick)))
             case "end":
@@ -211,8 +219,15 @@ class QueueMachine(RuleBasedStateMachine):
                 self.send(self.ending(hold, "failed"))
             case "release":
                 self.give_back(hold, later=False)
+            case "abandon":
+                self.abandon(hold)
             case _:
                 self.require(self.model.renew([hold]), lambda side: side.renew([hold]))
+
+    def abandon(self, hold: Hold) -> None:
+        """Say that the process of a claim is gone."""
+        if self.require(self.model.abandon(hold), lambda side: side.abandon(hold))[1]:
+            self.let_go(hold)
 
     def watch(self, worker: WorkerId) -> None:
         """Let a process let go of what it lost, and take up what it owns without knowing."""
@@ -253,7 +268,9 @@ class QueueMachine(RuleBasedStateMachine):
                 self.pass_lease(turn, long_ago=what == "long ago")
 
     def pass_lease(self, turn: Turn, *, long_ago: bool = False) -> None:
-        """Let a running row's lease have passed, just now or hours ago."""
+        """Let a running row's lease have passed, just now or hours ago; one that is held without a lease stays so."""
+        if turn.unleased:
+            return
         turn.passed, turn.abandoned = self.model.moment(), long_ago
         ago = 2 * FAR if long_ago else FAR * 0.001
         self.move(lambda side: side.works.set_lease([turn.id], -ago))
@@ -298,7 +315,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.held_so_far = True
 
     def teardown(self) -> None:
-        """Whatever happened, workers that come now finish everything that was accepted."""
+        """Whatever happened, workers that come now finish everything that was accepted, and every call answers as it did."""
         if not self.held_so_far:
             return
         self._free_all()
@@ -309,14 +326,21 @@ class QueueMachine(RuleBasedStateMachine):
             for hold in holds:
                 if self.send(self.opening(hold))[0] == "opened":
                     self.send(self.ending(hold, "completed"))
+        for asked in self.asked:
+            if asked.turn in self.model.turns:
+                self.admit_again(asked)
+        for write in self.ends:
+            self.end_again(write)
         self.stores_are_whole_and_as_the_model_says()
         left = self.turns("queued", "ready", "running", "waiting")
         assert left == [], "nothing that was accepted is left behind"
 
     def _free_all(self) -> None:
         """All leases pass and all times come."""
-        for turn in self.model.turns.values():
-            if turn.status == "running" and turn.passed is None:
+        for turn in list(self.model.turns.values()):
+            if turn.unleased and turn.session.open is not None:
+                self.abandon(turn.session.open)
+            elif turn.status == "running" and turn.passed is None:
                 self.pass_lease(turn)
             elif turn.due is None and not turn.finished:
                 self.come_due(turn)
@@ -331,17 +355,24 @@ class TurnQueueMachine(QueueMachine):
     def a_turn_is_admitted(self, pick: int, **given: Any) -> None:
         self.admit(pick, **given)
 
+    def a_host_begins(self, pick: int, leased: bool, worker: WorkerId, **given: Any) -> None:
+        asked = self.asking(pick, **given)
+        hold = Hold(asked.turn, asked.session, 1, worker)
+        begun = (asked, self.opening(hold), leased)
+        self.begun.append(begun)
+        self.begin_turn(begun)
+
     def an_answer_is_lost(self, pick: int, what: str) -> None:
         """The same call comes again with its ids, also after everything went on; or nobody knows of a claim."""
         match what:
             case "claim":
                 self.ghosts += self.take(at(WORKERS, pick), 1, 1, SERVED)
             case "admission" if self.asked:
-                asked = at(self.asked[::-1], pick)
-                self.require(self.model.admit(asked), lambda side: side.admit(asked))
+                self.admit_again(at(self.asked[::-1], pick))
+            case "begin" if self.begun:
+                self.begin_turn(at(self.begun[::-1], pick))
             case "end" if self.ends:
-                write = at(self.ends[::-1], pick)
-                self.require(self.model.write(write), lambda side: side.write(write))
+                self.end_again(at(self.ends[::-1], pick))
             case "write" if self.last:
                 self.send(at(list(self.last.values())[::-1], pick))
 
@@ -361,6 +392,14 @@ class TurnQueueMachine(QueueMachine):
             others = [worker for worker in WORKERS if worker != turn.holder]
             self.pass_lease(turn)
             self.learn(self.take(at(others, pick), 1 + pick % 2, pick % 3, SERVED))
+
+    def a_lease_passes_and_its_holder_goes_on(self, pick: int, kind: str) -> None:
+        """It was paused for as long, and nobody took the turn yet."""
+        held = [hold for hold in self.holds() if self.model.may_write(hold)]
+        if held:
+            hold = at(held, pick)
+            self.pass_lease(self.model.turns[hold.turn])
+            self.write_as(hold, kind)
 
     def time_passes(self, pick: int, what: str) -> None:
         if unfinished := self.turns("queued", "ready", "running"):
@@ -416,17 +455,21 @@ class TurnQueueMachine(QueueMachine):
 
     drawn = st.one_of(
         *often(2, a_turn_is_admitted, pick=picks, on_worker_loss=losses, has_deadline=st.booleans()),
+        *often(1, a_turn_is_admitted, pick=picks, on_busy=st.just("interrupt")),
         *often(2, a_turn_is_admitted, pick=picks, **ODDLY),
+        *often(1, a_host_begins, pick=picks, leased=st.booleans(), worker=workers),
+        *often(1, a_host_begins, pick=picks, leased=st.booleans(), worker=workers, **ODDLY),
         *often(
             3,
             an_answer_is_lost,
             pick=picks,
-            what=st.sampled_from(("write", "write", "end", "admission", "claim")),
+            what=st.sampled_from(("write", "write", "end", "admission", "begin", "claim")),
         ),
         *often(3, a_worker_goes_on, pick=picks, step=steps, worker=workers),
         *often(4, a_holder_goes_on, pick=picks, step=steps),
         *often(1, a_worker_claims, worker=workers, places=st.integers(1, 3), suspects=st.integers(0, 2)),
         *often(3, a_lease_passes_and_someone_else_looks, pick=picks),
+        *often(1, a_lease_passes_and_its_holder_goes_on, pick=picks, kind=kinds),
         *often(2, time_passes, pick=picks, what=st.sampled_from(("due", "deadline", "lease", "long ago"))),
         *often(1, a_sweep_passes, late=st.booleans()),
         *often(3, a_ghost_writes, pick=picks, kind=kinds),

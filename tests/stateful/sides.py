@@ -102,9 +102,8 @@ class Side:
         """Create a session."""
         return ("created", (await self.works.log.create(NewSession(session, owner))).session_id)
 
-    async def admit(self, asked: Asked) -> Answer:
-        """Admit a turn."""
-        admission = Admission(
+    async def _admission(self, asked: Asked) -> Admission:
+        return Admission(
             turn_id=asked.turn,
             run_id=asked.run,
             session_id=asked.session,
@@ -117,9 +116,12 @@ class Side:
             priority=asked.priority,
             deadline=await self.works.now() + FAR if asked.has_deadline else None,
         )
-        got = await self.works.queue.admit(admission, LIMITS)
-        told = (got.turn_id, got.run_id, got.session_id, got.position, got.status, got.duplicate)
-        return ("receipt", *told)
+
+    async def admit(self, asked: Asked) -> Answer:
+        """Admit a turn."""
+        got = await self.works.queue.admit(await self._admission(asked), LIMITS)
+        told = (got.turn_id, got.run_id, got.session_id, got.position, got.status, got.after, got.duplicate)
+        return ("receipt", *told, sorted(got.superseded.items()))
 
     async def claim(
         self, worker: WorkerId, places: int, suspects: int, revisions: Sequence[str]
@@ -158,6 +160,25 @@ class Side:
                 ending = Ending(write.outcome)
                 ended = await queue.end(claim, write.commit_id, write.drafts, ending, calls=write.calls)
                 return ("ended", ended.seq, ended.promoted)
+
+    async def begin_turn(self, asked: Asked, write: Write, *, leased: bool) -> Answer:
+        """Begin a turn in a host's own process, with a lease or held until it ends."""
+        begun = await self.works.queue.begin(
+            await self._admission(asked),
+            write.hold.worker,
+            lease_s=TAKEOVER_LEASE_S if leased else None,
+            commit_id=write.commit_id,
+            drafts=write.drafts,
+            limits=LIMITS,
+        )
+        self._claims[begun.claim.turn_id, begun.claim.fence.epoch] = begun.claim
+        if leased:
+            await self.works.set_lease([begun.claim.turn_id], FAR)
+        return ("begun", begun.opened.result, begun.opened.number, begun.opened.seq)
+
+    async def abandon(self, hold: Hold) -> Answer:
+        """Close a turn whose process is known to be gone."""
+        return ("abandoned", await self.works.queue.abandon(hold.turn, self._fence(hold)))
 
     async def cancel(self, turn: TurnId, owner: OwnerId) -> Answer:
         """Cancel a turn."""
@@ -334,7 +355,9 @@ class PostgresWorks:
 
     async def stored(self) -> Stored:
         heads = await self._rows('SELECT * FROM sessions ORDER BY id COLLATE "C"')
-        rows = await self._rows('SELECT * FROM turns ORDER BY session_id COLLATE "C", position')
+        # Not every column: the end of a lease that never ends has no counterpart here.
+        named = ", ".join(("id", "session_id", "lease_owner", *_SAME_NAMES))
+        rows = await self._rows(f'SELECT {named} FROM turns ORDER BY session_id COLLATE "C", position')
         records = await self._rows('SELECT * FROM records ORDER BY session_id COLLATE "C", seq')
         ledger = await self._rows('SELECT * FROM tool_calls ORDER BY turn_id, invocation_id COLLATE "C"')
         return Stored(

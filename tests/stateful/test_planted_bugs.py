@@ -63,7 +63,7 @@ PLANTED: Final[Sequence[Mutation]] = [
     mutation(
         "an append that was stored is stored again",
         function_of("append"),
-        ("IF v_head.last_commit = p_commit THEN", "IF false THEN"),
+        ("v_repeated := coalesce(v_head.last_commit = p_commit, false);", "v_repeated := false;"),
     ),
     mutation(
         "a takeover leaves the head to the older holder",
@@ -82,6 +82,33 @@ PLANTED: Final[Sequence[Mutation]] = [
         ("WHERE tool_calls.state IN ('planned', 'started')", ""),
     ),
     mutation("a claim keeps the epoch", "turn_take_over_v1", ("epoch = t.epoch + 1,", "epoch = t.epoch,")),
+    mutation(
+        "a begin beside an unfinished turn",
+        function_of("begin"),
+        ("IF FOUND THEN result := 'busy'", "IF false THEN result := 'busy'"),
+    ),
+    mutation(
+        "anyone abandons",
+        function_of("abandon"),
+        ("v_head.open_epoch = p_epoch AND v_head.open_token = p_token", "true"),
+        ("AND v_turn.epoch = p_epoch AND v_turn.token = p_token", ""),
+    ),
+    mutation(
+        "an interrupt leaves the open turn",
+        "turn_supersede_v1",
+        (
+            "SELECT * INTO v_open FROM turns t WHERE t.id = p_head.open_turn;",
+            "SELECT * INTO v_open FROM turns t WHERE false;",
+        ),
+    ),
+    mutation(
+        "an interrupt leaves what waits",
+        "turn_supersede_v1",
+        (
+            "AND t.id IS DISTINCT FROM p_head.open_turn;",
+            "AND t.status = 'running' AND t.id IS DISTINCT FROM p_head.open_turn;",
+        ),
+    ),
     mutation("a renewal after the end of the lease", "turn_renew_v1", ("AND t.expires_at >= v_now", "")),
 ]
 

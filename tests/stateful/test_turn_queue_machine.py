@@ -11,7 +11,7 @@ from tests.stateful.sides import Side
 
 @pytest.mark.behaviour("DST-09", "SES-40", "SES-101")
 def test_the_twin_keeps_its_promises_in_any_order_of_steps(twin: Side) -> None:
-    search(TurnQueueMachine, twin, examples=200, steps=50)
+    search(TurnQueueMachine, twin, examples=120, steps=50)
 
 
 @pytest.mark.behaviour("DST-09", "SES-40", "SES-101")

@@ -7,10 +7,10 @@ what a claim took could be had, and whether something was left that had to be ta
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from shared.domain.ids import OwnerId, RunId, SessionId, TurnId, WorkerId
 from shared.sessions.records import draft
+from tests.stateful.turn_rows import ALIVE_LOSSES_FREE, LIVE, SETTLED, Session, Turn, head_state, row_state
 from tests.stateful.values import (
     ATTEMPTS_MAX,
     QUEUED_PER_OWNER,
@@ -18,99 +18,12 @@ from tests.stateful.values import (
     RUNNING_PER_OWNER,
     Answer,
     Asked,
-    HeadState,
     Hold,
-    RowState,
     Stored,
     Taken,
     Write,
     refused,
 )
-
-FINISHED = ("ended", "cancelled", "refused", "expired")
-LIVE = ("ready", "running", "waiting")
-SETTLED = ("done", "failed", "unknown")
-ALIVE_LOSSES_FREE = 10
-
-
-@dataclass(slots=True)
-class Session:
-    """A session as the model knows it; ``log`` holds (turn's number, kind, text)."""
-
-    id: SessionId
-    owner: OwnerId
-    revision: int = 0
-    next_position: int = 1
-    next_number: int = 1
-    open: Hold | None = None
-    last_commit: tuple[str, int] | None = None
-    log: list[tuple[int | None, str, str]] = field(default_factory=list)
-
-    def append(self, number: int | None, records: Sequence[tuple[str, str]]) -> int:
-        self.log += [(number, kind, text) for kind, text in records]
-        self.revision += 1
-        return len(self.log)
-
-
-@dataclass(slots=True)
-class Turn:
-    """A turn as the model knows it. ``due`` is its place in the order of due times, None before its time."""
-
-    asked: Asked
-    session: Session
-    position: int
-    after: int
-    status: str
-    due: int | None
-    priority: int
-    number: int | None = None
-    outcome: str | None = None
-    code: str | None = None
-    epoch: int = 0
-    holder: WorkerId | None = None
-    passed: int | None = None
-    abandoned: bool = False
-    late: bool = False
-    attempts: int = 0
-    suspect: bool = False
-    alive_losses: int = 0
-    replied: str | None = None
-    end: tuple[str, int] | None = None
-    ledger: dict[str, tuple[str, str | None]] = field(default_factory=dict)
-
-    @property
-    def id(self) -> TurnId:
-        return self.asked.turn
-
-    @property
-    def finished(self) -> bool:
-        return self.status in FINISHED
-
-    @property
-    def is_open(self) -> bool:
-        return self.session.open is not None and self.session.open.turn == self.id
-
-    @property
-    def dead(self) -> bool:
-        counts = self.suspect or self.alive_losses >= ALIVE_LOSSES_FREE
-        spent = counts and self.attempts >= ATTEMPTS_MAX - 1
-        never = self.asked.on_worker_loss == "interrupt" or spent or self.abandoned
-        return self.status == "running" and self.passed is not None and never
-
-    def free(self) -> None:
-        self.holder, self.passed, self.abandoned = None, None, False
-
-    def finish(self, status: str, outcome: str | None = None, code: str | None = None) -> None:
-        self.status, self.outcome, self.code = status, outcome, code
-        self.free()
-
-    def loss(self) -> str:
-        """Why a fence of this turn does not hold."""
-        if "cancelled" in (self.status, self.outcome):
-            return "cancelled"
-        if self.outcome == "interrupted":
-            return "interrupted"
-        return "ended" if self.finished else "lost"
 
 
 class TurnModel:
@@ -172,28 +85,84 @@ class TurnModel:
         waiting = self.unfinished(session)
         if waiting and asked.on_busy == "reject":
             return refused("session.busy")
-        owed = [t for t in self.turns.values() if t.session.owner == asked.owner]
-        if len(waiting) >= QUEUED_PER_SESSION:
+        interrupts = asked.on_busy == "interrupt"
+        # What an interruption ends waits no more: it makes room.
+        counted = [] if interrupts else waiting
+        owed = [t for t in self.turns.values() if t.session.owner == asked.owner and t.is_owed]
+        if len(counted) >= QUEUED_PER_SESSION:
             return refused("turn.queue-full")
-        if sum(t.status in ("queued", "ready") for t in owed) >= QUEUED_PER_OWNER:
+        if len(owed) - (sum(t.is_owed for t in waiting) if interrupts else 0) >= QUEUED_PER_OWNER:
             return refused("turn.queue-full")
-        turn = Turn(
-            asked,
-            session,
-            position=session.next_position,
-            after=len(session.log),
-            status="queued" if waiting else "ready",
-            due=self.moment(),
-            priority=asked.priority,
-        )
+        superseded = self._supersede(waiting) if interrupts else []
+        waiting = counted
+        turn = self._insert(session, asked, "queued" if waiting else "ready")
         for other in waiting:
             other.priority = min(other.priority, asked.priority)
-        session.next_position += 1
-        self.turns[turn.id] = self.keys[key] = turn
-        self.runs.add((asked.session, asked.run))
-        return self._receipt(turn, asked)
+        return self._receipt(turn, asked, superseded)
 
-    def _receipt(self, turn: Turn, asked: Asked) -> Answer:
+    def begin(self, asked: Asked, write: Write, *, leased: bool) -> Answer:
+        """Open a turn at once in the process that ``write.hold`` names."""
+        session, hold = self.sessions.get(asked.session), write.hold
+        if session is None or session.owner != asked.owner:
+            return refused("session.missing")
+        key = (asked.session, asked.key or str(asked.turn))
+        if (first := self.keys.get(key)) is not None:
+            if first.asked.text != asked.text:
+                return refused("turn.key-conflict")
+            if first.id != asked.turn:
+                return refused("turn.duplicate")
+            if session.open == hold and self.may_write(hold):
+                return ("begun", "adopted", first.number, len(session.log))
+            return self._refusal(hold)
+        if (asked.session, asked.run) in self.runs:
+            return refused("turn.run-reused")
+        live = self.live(session)
+        if live is not None and live.dead:
+            self._reap(live)
+        if self.unfinished(session):
+            return refused("session.busy")
+        turn = self._insert(session, asked, "running")
+        turn.epoch, turn.holder, turn.unleased = 1, hold.worker, not leased
+        return ("begun", "opened", *self._open_log(turn, write))
+
+    def _insert(self, session: Session, asked: Asked, status: str) -> Turn:
+        position, after = session.next_position, len(session.log)
+        turn = Turn(asked, session, position, after, status, due=self.moment(), priority=asked.priority)
+        session.next_position += 1
+        self.turns[turn.id] = self.keys[asked.session, asked.key or str(asked.turn)] = turn
+        self.runs.add((asked.session, asked.run))
+        return turn
+
+    def _open_log(self, turn: Turn, write: Write) -> tuple[int, int]:
+        session = turn.session
+        turn.number, session.next_number = session.next_number, session.next_number + 1
+        session.open = write.hold
+        seq = session.append(turn.number, records_of(write))
+        session.last_commit = (write.commit_id, seq)
+        return turn.number, seq
+
+    def abandon(self, hold: Hold) -> Answer:
+        """Close a turn held without a lease: its process is known to be gone."""
+        turn = self.turns.get(hold.turn)
+        if turn is None or not turn.unleased or not self.may_write(hold) or turn.session.open != hold:
+            return ("abandoned", False)
+        self._close(turn, turn.replied or "interrupted", None if turn.replied else "turn.lease")
+        return ("abandoned", True)
+
+    def _supersede(self, unfinished: Sequence[Turn]) -> list[tuple[TurnId, WorkerId]]:
+        """End every unfinished turn of a session; return who held what."""
+        held = sorted((t.id, t.holder) for t in unfinished if t.status == "running" and t.holder is not None)
+        for turn in unfinished:
+            if not turn.is_open:
+                turn.finish("cancelled", code="turn.superseded")
+        for turn in unfinished:
+            if turn.is_open:
+                self._close(turn, turn.replied or "cancelled", None if turn.replied else "turn.superseded")
+        return held
+
+    def _receipt(
+        self, turn: Turn, asked: Asked, superseded: Sequence[tuple[TurnId, WorkerId]] = ()
+    ) -> Answer:
         duplicate = turn.id != asked.turn
         return (
             "receipt",
@@ -202,7 +171,9 @@ class TurnModel:
             turn.session.id,
             turn.position,
             turn.status,
+            turn.after,
             duplicate,
+            list(superseded),
         )
 
     def cancel(self, turn_id: TurnId, owner: OwnerId) -> Answer:
@@ -216,7 +187,7 @@ class TurnModel:
 
     def _cancel(self, turn: Turn) -> str:
         if turn.finished:
-            return "finished"
+            return "cancelled" if "cancelled" in (turn.status, turn.outcome) else "finished"
         if not turn.is_open:
             turn.finish("cancelled")
             self._promote(turn.session)
@@ -366,11 +337,7 @@ class TurnModel:
         if turn.late:
             self._expire(turn)
             return refused("turn.closed", "ended")
-        turn.number, session.next_number = session.next_number, session.next_number + 1
-        session.open = hold
-        seq = session.append(turn.number, records_of(write))
-        session.last_commit = (write.commit_id, seq)
-        return ("opened", "opened", turn.number, seq)
+        return ("opened", "opened", *self._open_log(turn, write))
 
     def _append(self, write: Write) -> Answer:
         if not self.may_write(write.hold) or self.turns[write.hold.turn].session.open != write.hold:
@@ -440,8 +407,8 @@ class TurnModel:
         sessions = [self.sessions[session_id] for session_id in sorted(self.sessions)]
         turns = sorted(self.turns.values(), key=lambda t: (t.session.id, t.position))
         return Stored(
-            heads=[_head_state(session) for session in sessions],
-            rows=[_row_state(turn) for turn in turns],
+            heads=[head_state(session) for session in sessions],
+            rows=[row_state(turn) for turn in turns],
             records=[(s.id, n, *record) for s in sessions for n, record in enumerate(s.log, 1)],
             ledger=[(t.id, name, *t.ledger[name]) for t in _by_id(turns) for name in sorted(t.ledger)],
         )
@@ -454,33 +421,3 @@ def records_of(write: Write) -> list[tuple[str, str]]:
 
 def _by_id(turns: Sequence[Turn]) -> list[Turn]:
     return sorted(turns, key=lambda turn: turn.id)
-
-
-def _head_state(session: Session) -> HeadState:
-    opened = None if session.open is None else (session.open.turn, session.open.epoch)
-    return HeadState(
-        session.id,
-        len(session.log),
-        session.revision,
-        session.next_position,
-        session.next_number,
-        opened,
-    )
-
-
-def _row_state(turn: Turn) -> RowState:
-    return RowState(
-        turn.id,
-        turn.session.id,
-        turn.position,
-        turn.status,
-        turn.number,
-        turn.outcome,
-        turn.code,
-        turn.epoch,
-        turn.holder,
-        turn.attempts,
-        turn.suspect,
-        turn.alive_losses,
-        turn.priority,
-    )
