@@ -11,10 +11,7 @@ from tests.architecture.tree import ROOT, Source, sources_of_tests
 
 #: Those whose ground is not built, or whose scenario waits for it.
 WAITING: Final[dict[int, str]] = {
-    4: "interrupts",
-    5: "the inbox",
     11: "background tasks",
-    12: "a host's admission hook in a held transaction",
     17: "group commit",
 }
 _NUMBER: Final = re.compile(r"\((\d+)\) ")
