@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 from shared.domain.ids import OwnerId, RunId, SessionId, TurnId
@@ -39,6 +39,8 @@ class TurnToAdmit:
     agent_revision: str
     priority: int
     transaction: AdmissionTransaction
+    #: What the host attached to the turn; empty when nothing was (TRN-38).
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 class TurnAdmission(Protocol):

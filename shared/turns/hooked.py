@@ -82,4 +82,5 @@ def turn_to_admit(
         agent_revision=admission.agent_revision,
         priority=admission.priority,
         transaction=transaction,
+        meta=admission.meta or {},
     )

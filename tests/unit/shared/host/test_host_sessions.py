@@ -297,6 +297,28 @@ class Waiting:
         await proceed()
 
 
+class Noting:
+    """An admission that keeps the meta of what it admits."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, object]] = []
+
+    async def admit(self, turn: TurnToAdmit, proceed: Callable[[], Awaitable[None]]) -> None:
+        self.seen.append(dict(turn.meta))
+        await proceed()
+
+
+@pytest.mark.behaviour("TRN-38", "TRN-41")
+@virtual_time
+async def test_a_hosts_admission_sees_the_meta_of_a_turn_and_nothing_where_there_is_none() -> None:
+    noting = Noting()
+    host = await Host(admission=noting).open()
+    for meta in ({"tenant": "t"}, None):
+        async with host.sessions.begin(host.address, NewTurn({"text": "hi"}, meta=meta)) as writer:
+            await writer.end(TurnEnding("completed"))
+    assert noting.seen == [{"tenant": "t"}, {}]
+
+
 @pytest.mark.behaviour("SHD-25", "SHD-02", "SHD-14")
 @virtual_time
 async def test_a_drain_waits_for_a_begin_that_passed_the_flag_and_is_blocked_in_the_store() -> None:
