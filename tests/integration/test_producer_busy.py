@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import pytest
 
 from shared.domain.errors import TurnRefused
 from shared.turns.admission import TurnToAdmit
-from tests.support.producers import WORKER, calling, claim_turn, create_session, open_turn
+from tests.support.producers import WORKER, calling, claim_turn, create_session, open_turn, running_producer
 from tests.support.small_app import app as small_app
 from tests.support.turn_world import NotedHints
 
@@ -79,3 +80,48 @@ async def test_a_turn_that_the_host_refuses_is_503_and_not_stored(database_url: 
         again = await client.post(path, json={"message": "x"}, headers={"Idempotency-Key": "k"})
         assert again.status_code == 200
         assert again.json()["turn_id"] == first.json()["turn_id"]
+
+
+@pytest.mark.behaviour("API-02", "API-03")
+@pytest.mark.parametrize("on_busy", ["reject", "enqueue", "interrupt"])
+async def test_ten_turns_at_once_on_one_session_end_as_their_strategy_says(
+    database_url: str, on_busy: str
+) -> None:
+    """G08, G04: whatever comes together through two producers, one turn is live and the order is that of the receipts."""
+    async with running_producer(database_url) as one, running_producer(database_url) as two:
+        key = await one.key_for("ann")
+        async with one.client(key) as left, two.client(key) as right:
+            session = await create_session(left)
+            path = f"/v1/sessions/{session}/turns"
+            answers = await asyncio.gather(
+                *(
+                    (left, right)[n % 2].post(
+                        path,
+                        json={"message": f"{n}", "on_busy": on_busy},
+                        headers={"Idempotency-Key": f"k{n}"},
+                    )
+                    for n in range(10)
+                )
+            )
+            admitted = [answer.json() for answer in answers if answer.status_code == 202]
+            refused = {(a.status_code, a.json()["code"]) for a in answers if a.status_code != 202}
+            turns = {r["position"]: (await left.get(r["links"]["turn"])).json() for r in admitted}
+            # The same key again finds its own receipt, whatever became of the turn.
+            number = next(n for n, answer in enumerate(answers) if answer.status_code == 202)
+            again = await right.post(
+                path,
+                json={"message": f"{number}", "on_busy": on_busy},
+                headers={"Idempotency-Key": f"k{number}"},
+            )
+            assert (again.status_code, again.json()["duplicate"]) == (200, True)
+    assert sorted(turns) == list(range(1, len(admitted) + 1))
+    states = [turns[position]["status"] for position in sorted(turns)]
+    match on_busy:
+        case "reject":
+            assert (states, refused) == (["ready"], {(409, "session.busy")})
+        case "enqueue":
+            assert (states, refused) == (["ready"] + ["queued"] * 9, set())
+        case _:
+            assert (states, refused) == (["cancelled"] * 9 + ["ready"], set())
+            codes = {turn["code"] for turn in turns.values() if turn["status"] == "cancelled"}
+            assert codes == {"turn.superseded"}
