@@ -28,7 +28,7 @@ from shared.sessions.inproc import InprocSessionLog, InprocStore, StoredSession
 from shared.sessions.log import READ_MAX_RECORDS, SessionLog
 from shared.sessions.records import Draft
 from shared.turns.inproc import InprocTurnQueue
-from shared.turns.inproc_rows import TurnTables
+from shared.turns.inproc_rows import FOREVER, TurnTables
 from shared.turns.queue import (
     FINISHED,
     Admission,
@@ -38,6 +38,7 @@ from shared.turns.queue import (
     Ended,
     Ending,
     Receipt,
+    Renewal,
     Standing,
     TurnQueue,
 )
@@ -199,6 +200,60 @@ class TokenlessQueue(BrokenQueue):
         return await super().append(replace(claim, fence=fence), commit_id, drafts, **how)
 
 
+class RenewingAllQueue(BrokenQueue):
+    """Gives a lease to a turn that is held without one."""
+
+    async def renew(self, fences: Mapping[TurnId, Fence], lease_s: float) -> Renewal:
+        for turn_id in fences:
+            self.rows[turn_id].expires_at = self.store.now() + timedelta(seconds=lease_s)
+        return await super().renew(fences, lease_s)
+
+
+class CarelessQueue(BrokenQueue):
+    """Abandons whatever is open, under any fence."""
+
+    async def abandon(self, turn_id: TurnId, fence: Fence) -> bool:
+        row = self.rows[turn_id]
+        row.expires_at = FOREVER
+        return await super().abandon(turn_id, row.fence) if row.token is not None else False
+
+
+class HeedlessQueue(BrokenQueue):
+    """Asks no hook."""
+
+    async def admit(self, admission: Admission, limits: AdmissionLimits, **how: Any) -> Receipt:
+        return await super().admit(admission, limits)
+
+
+class PoliteQueue(BrokenQueue):
+    """Interrupts nothing."""
+
+    async def admit(self, admission: Admission, limits: AdmissionLimits, **how: Any) -> Receipt:
+        return await super().admit(replace(admission, on_busy="enqueue"), limits, **how)
+
+
+class SharelessQueue(BrokenQueue):
+    """Bounds no background turns and begins with no oldest one."""
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Claim]:
+        return await super().claim(replace(request, background_places=None, oldest_first=False))
+
+
+class BoundlessQueue(BrokenQueue):
+    """Is never full, and moves turns that run."""
+
+    async def admit(self, admission: Admission, limits: AdmissionLimits, **how: Any) -> Receipt:
+        return await super().admit(admission, replace(limits, is_full=False), **how)
+
+    async def move_revision(self, old: str, new: str, *, limit: int = 1_000) -> int:
+        moved = await super().move_revision(old, new, limit=limit)
+        for row in self.rows.values():
+            row.agent_revision = (
+                new if row.agent_revision == old and row.status == "running" else row.agent_revision
+            )
+        return moved
+
+
 class LogSubject(InprocSessionLogSubject):
     """A subject of a broken log or over a broken store."""
 
@@ -332,6 +387,53 @@ FAULTS: Sequence[tuple[str, Sequence[ConformanceCheck], Sequence[str]]] = [
         [
             "a session has one live row, its first unfinished one, whatever ends or frees rows",
             "turns of a session are claimed one at a time in the order of admission, whatever their priority",
+        ],
+    ),
+    (
+        "a queue that renews what has no lease",
+        turn_queue_conformance(QueueSubject(RenewingAllQueue)),
+        ["a turn held without a lease is left alone by claims, sweeps and renewals"],
+    ),
+    (
+        "a queue that abandons anything",
+        turn_queue_conformance(QueueSubject(CarelessQueue)),
+        [
+            "a turn whose process is gone is abandoned under exactly its fence, once",
+            "abandoning leaves leased and claimed turns alone, and a stored reply wins",
+        ],
+    ),
+    (
+        "a queue that asks no host",
+        turn_queue_conformance(QueueSubject(HeedlessQueue)),
+        [
+            "a host's admission sees each turn once, at the door that stores it",
+            "a turn that a host refuses is not stored, whether it was refused before or after",
+            "an error inside a host's admission reaches the caller, whatever the host does with it",
+        ],
+    ),
+    (
+        "a queue that interrupts nothing",
+        turn_queue_conformance(QueueSubject(PoliteQueue)),
+        [
+            "an interruption ends the open turn and all that wait, and its own turn is ready",
+            "an interruption of a claimed turn that never opened leaves nothing of it in the log",
+            "an interruption makes room for itself: what it ends is not counted",
+        ],
+    ),
+    (
+        "a queue without shares",
+        turn_queue_conformance(QueueSubject(SharelessQueue)),
+        [
+            "a claim takes no more background turns than it has places for, and leaves none idle",
+            "a claim that begins with the oldest takes it before more urgent turns of any owner",
+        ],
+    ),
+    (
+        "a queue without bounds",
+        turn_queue_conformance(QueueSubject(BoundlessQueue)),
+        [
+            "a full system refuses what waits more, after the key, and stores nothing",
+            "waiting turns of a revision that nobody serves are moved to another, in batches",
         ],
     ),
     (

@@ -53,12 +53,11 @@ async def background_lost(subject: TurnQueueSubject) -> None:
 @check("a claim that begins with the oldest takes it before more urgent turns of any owner", "DST-15")
 async def oldest_first(subject: TurnQueueSubject) -> None:
     s = await stage(subject)
-    oldest = await s.admit(await s.session(), priority=BACKGROUND)
+    owners = [subject.new_owner() for _ in range(5)]
+    oldest = await s.admit(await s.session(owners[4]), owner=owners[4], priority=BACKGROUND)
     await subject.advance(60.0)
-    for _ in range(3):
-        owner = subject.new_owner()
+    for owner in owners[:4]:
         await s.admit(await s.session(owner), owner=owner, priority=0)
-    await s.admit(await s.session(), priority=0)
     same((await s.claim(background_places=0, oldest_first=True)).priority, 0, "unless it has no place")
     got = await s.claims(places=2, oldest_first=True)
     same(got[0].turn_id, oldest.turn_id, "the oldest one first")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from uuid import RFC_4122
+from uuid import RFC_4122, UUID
 
 import pytest
 
@@ -20,8 +20,11 @@ def test_a_turn_id_is_a_version_7_uuid_and_sorts_by_its_millisecond() -> None:
     assert new_turn_id().version == 7
 
 
+@pytest.mark.behaviour("SES-44")
 def test_session_and_run_ids_are_identities() -> None:
     assert re.fullmatch(r"ses_[0-9a-f]{32}", new_session_id())
+    run_id = new_run_id()
+    assert (UUID(run_id).version, str(UUID(run_id))) == (4, run_id)
     assert check_identity(new_run_id(), field="run") != new_run_id()
 
 
