@@ -2,9 +2,9 @@
 
 from hypothesis import settings
 
-from tests.support.servers import database_url, own_servers, redis_url, servers
+from tests.support.servers import database_url, own_servers, redis_url, servers, shared_servers
 
-__all__ = ["database_url", "own_servers", "redis_url", "servers"]
+__all__ = ["database_url", "own_servers", "redis_url", "servers", "shared_servers"]
 
 # No deadline: a busy machine is no failure. So many examples that the unit folder stays quick; a test that needs more of
 # them says so itself.

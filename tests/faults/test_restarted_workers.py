@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.database.embedded import EmbeddedServers
+from tests.support.servers import SharedServers
 from tests.support.system import System, eventually
 
 EXIT_S = 60.0
@@ -19,8 +19,8 @@ LONG_LEASE = {"TURNKEEPER_TURN_LEASE_S": "15", "TURNKEEPER_TURN_RENEW_S": "3", "
 
 
 @pytest.fixture
-def system(own_servers: EmbeddedServers, tmp_path: Path) -> Iterator[System]:
-    with System(own_servers, tmp_path / "run", LONG_LEASE) as system:
+def system(shared_servers: SharedServers, tmp_path: Path) -> Iterator[System]:
+    with System(shared_servers, tmp_path / "run", LONG_LEASE) as system:
         system.start_producer()
         yield system
 

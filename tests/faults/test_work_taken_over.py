@@ -11,13 +11,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from shared.database.embedded import EmbeddedServers
+from tests.support.servers import SharedServers
 from tests.support.system import System, eventually
 
 
 @pytest.fixture
-def system(own_servers: EmbeddedServers, tmp_path: Path) -> Iterator[System]:
-    with System(own_servers, tmp_path / "run") as system:
+def system(shared_servers: SharedServers, tmp_path: Path) -> Iterator[System]:
+    with System(shared_servers, tmp_path / "run") as system:
         system.start_producer()
         yield system
 
@@ -149,13 +149,13 @@ def test_fifty_running_turns_of_four_workers_stop_when_they_are_cancelled(system
 
 
 @pytest.fixture
-def remembering(own_servers: EmbeddedServers, tmp_path: Path) -> Iterator[System]:
+def remembering(shared_servers: SharedServers, tmp_path: Path) -> Iterator[System]:
     memory = {
         "TURNKEEPER_APP": "tests.support.memory_app:app",
         "TURNKEEPER_MEMORY_LEASE_S": "2",
         "TURNKEEPER_ACTIVITY_DEADLINE_S": "5",
     }
-    with System(own_servers, tmp_path / "run", memory) as system:
+    with System(shared_servers, tmp_path / "run", memory) as system:
         system.start_producer()
         yield system
 

@@ -10,14 +10,14 @@ import httpx2
 import psycopg
 import pytest
 
-from shared.database.embedded import EmbeddedServers
 from tests.support.brokers import free_port
+from tests.support.servers import SharedServers
 from tests.support.system import System, eventually
 
 
 @pytest.fixture
-def system(own_servers: EmbeddedServers, tmp_path: Path) -> Iterator[System]:
-    with System(own_servers, tmp_path / "run") as system:
+def system(shared_servers: SharedServers, tmp_path: Path) -> Iterator[System]:
+    with System(shared_servers, tmp_path / "run") as system:
         system.start_producer()
         yield system
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -47,6 +48,20 @@ def database_url(servers: EmbeddedServers) -> Iterator[str]:
 def redis_url(servers: EmbeddedServers) -> str:
     """The shared Valkey. Tests name their keys and queues after themselves, and flush nothing."""
     return servers.redis_url
+
+
+@dataclass(frozen=True, slots=True)
+class SharedServers:
+    """A database of a test's own on the shared pair, and the shared Valkey."""
+
+    database_url: str
+    redis_url: str
+
+
+@pytest.fixture
+def shared_servers(database_url: str, redis_url: str) -> SharedServers:
+    """Servers for a system that neither flushes, stops nor restarts them; wakes of an earlier test are hints like any."""
+    return SharedServers(database_url, f"{redis_url.rpartition('/')[0]}/7")
 
 
 @pytest.fixture
