@@ -122,7 +122,7 @@ class Beginning:
         except StoreUnavailable:
             self._let_go[admission.session_id] = admission.turn_id, partial(_claim_of, send)
             raise
-        self._let_go.pop(admission.session_id, None)  # whatever was open before is closed
+        self.forget(admission.session_id)
         return begun, sent_at
 
     def let_go(self, claim: Claim) -> None:
@@ -142,6 +142,10 @@ class Beginning:
         _, find = self._let_go[session]
         with suppress(FenceLost):
             await self._end(await find(), LEASE)
+        self.forget(session)
+
+    def forget(self, session: SessionId) -> None:
+        """Forget what was let go of in a session: it is closed, or gone with it."""
         self._let_go.pop(session, None)
 
     async def _undo(self, opening: asyncio.Future[Begun]) -> None:
@@ -153,7 +157,7 @@ class Beginning:
     async def _end_begun(self, opening: asyncio.Future[Begun]) -> None:
         try:
             begun = await opening
-        except TurnkeeperError:
+        except Exception:  # whatever it was, nobody waits for it any more and nothing is open
             return
         try:
             await self._end(begun.claim, INTERRUPTED)

@@ -11,6 +11,8 @@ from typing import Any, Final
 from shared.domain.errors import (
     ConfigError,
     SessionBusy,
+    SessionMissing,
+    TurnMissing,
 )
 from shared.domain.ids import OwnerId, SessionId, TurnId, new_session_id
 from shared.host.activity import CountedTurns, TurnActivity
@@ -40,7 +42,7 @@ from shared.leases.fence import Fence
 from shared.sessions.log import NewSession, SessionLog
 from shared.sessions.records import Draft, Head, Record
 from shared.turns.admission import TurnAdmission
-from shared.turns.queue import Begun, TurnQueue
+from shared.turns.queue import Begun, TurnQueue, TurnView
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -155,6 +157,7 @@ class HostSessions:
             if writer.session.id in removed:
                 writer.lose("removed")
         for session in removed:
+            self._door.forget(session)
             self._news.close(session)
         return removed
 
@@ -207,7 +210,7 @@ class HostSessions:
         if head.open is None:
             return False
         open_turn = TurnId(head.open.turn_id)
-        view = await self._queue.get(open_turn, address.owner)
+        view = await self._turn(head, open_turn)
         if view.number != turn:
             return False
         if await self._reap(head):
@@ -282,12 +285,18 @@ class HostSessions:
         if head.open is None:
             return None
         turn_id = TurnId(head.open.turn_id)
-        view = await self._queue.get(turn_id, head.owner)
+        view = await self._turn(head, turn_id)
         if view.number is None or not view.is_open or self._door.has_let_go(head.id, turn_id):
             return None
         if not view.recovering and not is_held(view, self._liveness):
             return None
         return OpenTurnView(view.number, turn_id, view.recovering)
+
+    async def _turn(self, head: Head, turn_id: TurnId) -> TurnView:
+        try:
+            return await self._queue.get(turn_id, head.owner)
+        except TurnMissing as error:  # the session was removed since its head was read
+            raise SessionMissing("no such session", session=head.id) from error
 
     async def _reap(self, head: Head) -> bool:
         """Close the open turn as interrupted if nobody holds it and the store cannot know; True when it was closed."""
@@ -297,7 +306,7 @@ class HostSessions:
         if self._door.has_let_go(head.id, turn_id):
             await self._door.end_let_go(head.id)
             return True
-        view = await self._queue.get(turn_id, head.owner)
+        view = await self._turn(head, turn_id)
         if view.leased or is_held(view, self._liveness):
             return False
         return await self._queue.abandon(turn_id, fence)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import ConfigError, SessionBusy, StoreUnavailable, TurnClosed
+from shared.domain.errors import ConfigError, SessionBusy, SessionMissing, StoreUnavailable, TurnClosed
 from shared.domain.ids import WorkerId
 from shared.host.activity import await_idle, process_activity
 from shared.host.beginning import admission_of
@@ -242,6 +242,19 @@ def test_a_turn_whose_closing_commit_fails_is_logged_and_let_go_of(
         assert host.world.ends() == [first, ("completed", None)]
 
     run()
+
+
+@virtual_time
+async def test_a_view_that_meets_a_removal_finds_no_session() -> None:
+    host = await Host().open()
+
+    async with host.sessions.begin(host.address, TURN):
+        reading = asyncio.create_task(host.another().view(host.address))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # its head is read
+        host.world.store.remove([host.address.id])
+        with pytest.raises(SessionMissing):
+            await reading
 
 
 @pytest.mark.behaviour("SES-108", "SES-117")
