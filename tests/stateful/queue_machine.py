@@ -339,6 +339,7 @@ class QueueMachine(RuleBasedStateMachine):
         """All leases pass and all times come."""
         for turn in list(self.model.turns.values()):
             if turn.unleased and turn.session.open is not None:
+                self.abandon(replace(turn.session.open, forged=True))
                 self.abandon(turn.session.open)
             elif turn.status == "running" and turn.passed is None:
                 self.pass_lease(turn)

@@ -88,12 +88,6 @@ PLANTED: Final[Sequence[Mutation]] = [
         ("IF FOUND THEN result := 'busy'", "IF false THEN result := 'busy'"),
     ),
     mutation(
-        "anyone abandons",
-        function_of("abandon"),
-        ("v_head.open_epoch = p_epoch AND v_head.open_token = p_token", "true"),
-        ("AND v_turn.epoch = p_epoch AND v_turn.token = p_token", ""),
-    ),
-    mutation(
         "an interrupt leaves the open turn",
         "turn_supersede_v1",
         (
