@@ -124,7 +124,7 @@ async def check_told(w: World, load: Load) -> None:
 PLANTED: Final[list[Mutation]] = [
     mutation(
         "append without a fence",
-        "turn_append_v1",
+        "turn_append_v2",
         ("IF NOT coalesce(v_head.open_turn = p_id", "IF false AND NOT coalesce(v_head.open_turn = p_id"),
     ),
     mutation("an end promotes nothing", "turn_end_v2", ("turn_promote_v1(p_session)", "NULL::uuid")),

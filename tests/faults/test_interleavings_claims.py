@@ -221,7 +221,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
     ),
     (
         scenario_third_counted_loss_of_an_open_turn,
-        mutation("a step resets nothing", "turn_append_v1", ("SET attempts = 0, suspect = false,", "SET")),
+        mutation("a step resets nothing", "turn_append_v2", ("SET attempts = 0, suspect = false,", "SET")),
     ),
     (
         scenario_third_counted_loss_of_an_open_turn,

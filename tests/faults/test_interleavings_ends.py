@@ -164,7 +164,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_nothing_runs_after_a_cancel,
         mutation(
             "append trusts its holder",
-            "turn_append_v1",
+            "turn_append_v2",
             (HEAD_FENCE, "true"),
             (FENCE, ""),
         ),

@@ -17,6 +17,7 @@ from shared.database.embedded import EmbeddedServers
 from shared.domain.errors import StoreUnavailable
 from shared.domain.failpoints import FailpointError, Failpoints
 from shared.domain.ids import OwnerId, SessionId
+from shared.turns.admission import TurnAdmission
 from shared.turns.queue import Admission, AdmissionLimits, Receipt, TurnQueue
 from shared.wakes.celery_publisher import CeleryWakePublisher
 from shared.wakes.inproc import InprocWakes
@@ -263,7 +264,9 @@ class LosesFirstAnswer:
         self._queue = queue
         self.admissions: list[Admission] = []
 
-    async def admit(self, admission: Admission, limits: AdmissionLimits) -> Receipt:
+    async def admit(
+        self, admission: Admission, limits: AdmissionLimits, *, admit: TurnAdmission | None = None
+    ) -> Receipt:
         receipt = await self._queue.admit(admission, limits)
         self.admissions.append(admission)
         if len(self.admissions) == 1:
