@@ -14,6 +14,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -97,6 +98,9 @@ class Boundary:
                     cut_off = problem_of(Draining("this process ended before its answer; try again"))
                     await problem_response(cut_off, request_id=request_id)(scope, receive, sent)
                 raise
+            except ClientDisconnect:
+                # The caller hung up while its body was read: nothing is stored, and nobody waits for an answer.
+                _log.info("the caller hung up before its body was whole", extra={"route": _route_of(scope)})
             # The boundary: what nobody foresaw is logged whole, and told as nothing but an id.
             except Exception:
                 _log.exception("request failed", extra={"route": _route_of(scope)})

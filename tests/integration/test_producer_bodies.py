@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,6 +18,7 @@ from shared.owners.limits import OwnerLimits
 from shared.owners.postgres import PostgresOwners
 from tests.support.openapi import TABLES, count_rows, filled, operations, raw_answer, read_problem
 from tests.support.producers import calling, create_session
+from tests.support.waiting import await_until
 
 HOSTILE_BODIES: dict[str, tuple[bytes, int]] = {
     "not JSON": (b"{", 400),
@@ -195,3 +198,27 @@ async def test_the_literal_text_of_an_escape_is_stored_as_it_is(database_url: st
         with psycopg.connect(database_url) as connection:
             row = connection.execute("SELECT message::jsonb ->> 'text' FROM turns").fetchone()
         assert row == (text,)
+
+
+@pytest.mark.behaviour("API-13")
+async def test_a_caller_that_hangs_up_inside_its_body_stores_nothing_and_is_no_defect(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="producer")
+    async with calling(database_url) as (producer, client):
+        session = await create_session(client)
+        before = count_rows(database_url)
+        host, port = producer.url.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            f"POST /v1/sessions/{session}/turns HTTP/1.1\r\nHost: {host}\r\n"
+            f"Authorization: {client.headers['Authorization']}\r\n"
+            'Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"message":'.encode()
+        )
+        await writer.drain()
+        await await_until(lambda: producer.parts.traffic.requests == 1, what="a body that is read")
+        writer.close()
+        await await_until(lambda: producer.parts.traffic.requests == 0, what="a request that is over")
+        assert [r.message for r in caplog.records if "hung up" in r.message] != []
+        assert [r for r in caplog.records if r.levelno >= logging.ERROR] == []
+        assert count_rows(database_url) == before
