@@ -32,7 +32,7 @@ from shared.domain.errors import (
     code_of,
     describe_error,
 )
-from shared.host.port import TurnEnding
+from shared.turns.queue import Ending
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -128,16 +128,16 @@ def cause_of(error: BaseException) -> BaseException:
     return next((one for one in causes if not isinstance(one, asyncio.CancelledError)), causes[0])
 
 
-def turn_ending_of(exit: TurnOutcome | BaseException, usage: Mapping[str, int] | None = None) -> TurnEnding:
+def turn_ending_of(exit: TurnOutcome | BaseException, usage: Mapping[str, int] | None = None) -> Ending:
     """Return the ending of a turn whose body returned, or raised, this (TRN-48 to TRN-59).
 
     ``usage`` is the turn's total. A failure's message is storable text of at most 500 code points.
     """
     spent = dict(usage or {})
     if isinstance(exit, TurnOutcome):
-        return TurnEnding(exit.outcome, usage=spent)
+        return Ending(exit.outcome, usage=spent)
     error = cause_of(exit)
     if isinstance(error, asyncio.CancelledError):
-        return TurnEnding("interrupted", INTERRUPTED_CODE, usage=spent)
+        return Ending("interrupted", INTERRUPTED_CODE, usage=spent)
     code = code_of(error) if isinstance(error, Exception) else Defect.code
-    return TurnEnding("failed", code, clean_text(describe_error(error))[0], usage=spent)
+    return Ending("failed", code, clean_text(describe_error(error))[0], usage=spent)

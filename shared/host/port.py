@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from shared.domain.ids import OwnerId, RunId, SessionId, TurnId
 from shared.sessions.records import Draft, Record
-from shared.turns.queue import Outcome
+from shared.turns.queue import Ended, Ending
 
 T = TypeVar("T")
 
@@ -81,25 +81,6 @@ class AdmittedTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnEnding:
-    """How a turn ends: what ``turn.ended`` says. ``failure`` is cut to 500 code points."""
-
-    reason: Outcome
-    code: str | None = None
-    failure: str | None = None
-    usage: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class EndedTurn:
-    """The answer of an end: the log's seq after it, how many inbox items wait (SES-51), and the turn that is next."""
-
-    seq: int
-    pending: int
-    promoted: TurnId | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Decision:
     """What a ``transact`` decided: records to append (none: nothing is written) and the caller's answer."""
 
@@ -142,7 +123,7 @@ class TurnWriter(Protocol):
         """Return the log's seq once everything queued before is committed (SES-50)."""
         ...
 
-    async def end(self, ending: TurnEnding, drafts: Sequence[Draft] = ()) -> EndedTurn:
+    async def end(self, ending: Ending, drafts: Sequence[Draft] = ()) -> Ended:
         """Flush and write the closing commit, exactly once; after a failure of the store a later call tries again."""
         ...
 

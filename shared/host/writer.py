@@ -25,15 +25,7 @@ from shared.domain.errors import (
     describe_error,
 )
 from shared.host.commits import FencedCommits, WriterEars, WriterRules
-from shared.host.port import (
-    AdmittedTurn,
-    CloseReason,
-    Decide,
-    EndedTurn,
-    Origin,
-    SessionAddress,
-    TurnEnding,
-)
+from shared.host.port import AdmittedTurn, CloseReason, Decide, Origin, SessionAddress
 from shared.host.transacting import Transaction
 from shared.host.write_queue import Answer, Append, Close, Flush, Item, Run, WriteQueue, split
 from shared.sessions.log import SessionLog
@@ -84,7 +76,7 @@ class QueuedTurnWriter:
         self._failure: TurnkeeperError | None = None
         self._end_failure: TurnkeeperError | None = None
         self._closing = False
-        self._tried: tuple[TurnEnding, tuple[Draft, ...]] | None = None
+        self._tried: tuple[Ending, tuple[Draft, ...]] | None = None
         self._carried: tuple[Append, ...] = ()
         self._closed: asyncio.Future[CloseReason] = asyncio.get_running_loop().create_future()
 
@@ -156,16 +148,16 @@ class QueuedTurnWriter:
     # --- ending ------------------------------------------------------------------------------------------------
 
     async def end(
-        self, ending: TurnEnding, drafts: Sequence[Draft] = (), *, calls: Sequence[CallEntry] = ()
-    ) -> EndedTurn:
+        self, ending: Ending, drafts: Sequence[Draft] = (), *, calls: Sequence[CallEntry] = ()
+    ) -> Ended:
         """See the port. The closing record is written here, after ``drafts``."""
         self._tried = (ending, tuple(drafts))
-        last, row = _closing_of(ending)
-        return await self.close([*drafts, last], row, calls=calls)
+        last = TurnEnded(reason=ending.outcome, code=ending.code, failure=ending.failure)
+        return await self.close([*drafts, draft_of(last)], ending, calls=calls)
 
     async def close(
         self, drafts: Sequence[Draft], ending: Ending, *, calls: Sequence[CallEntry] = ()
-    ) -> EndedTurn:
+    ) -> Ended:
         """Write the closing commit with exactly these records.
 
         Everything queued before is stored first, or with it. After records were lost the turn cannot end as completed
@@ -187,8 +179,7 @@ class QueuedTurnWriter:
             self._closing = False
             raise
         self._start()
-        ended = await answer.wait()
-        return EndedTurn(ended.seq, ended.pending, ended.promoted)
+        return await answer.wait()
 
     async def close_scope(self, error: BaseException | None, *, closing_s: float = CLOSING_S) -> bool:
         """Leave the turn's scope: what is queued is stored; what was not ended ends as unended, or interrupted if cancelled.
@@ -389,15 +380,10 @@ def _says_that_all_is_stored(ending: Ending) -> bool:
     return ending.outcome in ("completed", "partial")
 
 
-def _closing_of(ending: TurnEnding) -> tuple[Draft, Ending]:
-    last = draft_of(TurnEnded(reason=ending.reason, code=ending.code, failure=ending.failure))
-    return last, Ending(ending.reason, ending.code, ending.failure, ending.usage)
-
-
-def _scope_ending(error: BaseException | None) -> TurnEnding:
+def _scope_ending(error: BaseException | None) -> Ending:
     if isinstance(error, asyncio.CancelledError):
-        return TurnEnding("interrupted", "turn.interrupted")
-    return TurnEnding("failed", "turn.unended", None if error is None else describe_error(error))
+        return Ending("interrupted", "turn.interrupted")
+    return Ending("failed", "turn.unended", None if error is None else describe_error(error))
 
 
 def _defect(claim: Claim, error: Exception) -> SessionDefect:

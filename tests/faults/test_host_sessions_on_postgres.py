@@ -9,9 +9,10 @@ import pytest
 
 from shared.domain.errors import CorruptRecord, SessionLogError, StoreBusy, TurnClosed, is_store_busy
 from shared.host.ownership import HolderProcess, LeaseOwnership, ProcessLiveness, ProcessOwnership
-from shared.host.port import NewTurn, TurnEnding
+from shared.host.port import NewTurn
 from shared.host.sessions import HostSessions
 from shared.sessions.records import draft
+from shared.turns.queue import Ending
 from tests.faults.world import OWNER, World, hold_head, world
 
 TURN = NewTurn({"text": "hello"})
@@ -89,7 +90,7 @@ async def test_a_turn_of_a_process_that_was_killed_is_closed_at_the_next_touch(d
         await child.wait()
         assert (await here.view(address)).open is None
         async with here.begin(address, TURN) as writer:
-            await writer.end(TurnEnding("completed"))
+            await writer.end(Ending("completed"))
         assert await w.kinds(address.id) == ["turn.started", "turn.ended"] * 2
         await scope.__aexit__(None, None, None)  # the dead holder's, which stores nothing
         assert await w.kinds(address.id) == ["turn.started", "turn.ended"] * 2
@@ -109,7 +110,7 @@ async def test_connections_cut_under_an_open_turn_lose_and_double_nothing(databa
                 )
                 if n % 5 == 4:
                     await writer.flush()
-            await writer.end(TurnEnding("completed"))
+            await writer.end(Ending("completed"))
         notes = [r.data["n"] for r in await w.records(address.id) if r.kind == "host.note"]
         assert notes == [*range(20)]
 

@@ -54,7 +54,7 @@ class Load:
             text = f'm{n} [[offline: {{"tool": "look", "reply": "r{n}"}}]]'
             self.admitted.append(self._system.admit(self.sessions[n % len(self.sessions)], text)["turn_id"])
             n += 1
-            self._stop.wait(0.05)
+            self._stop.wait(0.25)
 
 
 @pytest.mark.behaviour("DST-19", "DST-18", "SHD-42")

@@ -34,12 +34,11 @@ from shared.domain.ids import OwnerId, TurnId
 from shared.feed.port import ChangeHints, FeedWriter, TurnFeed
 from shared.host.commits import WriterEars
 from shared.host.endings import INTERRUPTED_CODE, HostFailure, turn_ending_of
-from shared.host.port import EndedTurn, TurnEnding
 from shared.host.writer import QueuedTurnWriter, closed_error
 from shared.models.port import ChatModel
 from shared.sessions.log import SessionLog
 from shared.sessions.vocabulary import TurnEnded, TurnReply, draft_of
-from shared.turns.queue import Claim, Ending, Outcome, TurnQueue
+from shared.turns.queue import Claim, Ended, Ending, Outcome, TurnQueue
 from workers.cancellation import is_cancelled
 from workers.executor import BoundedExecutor
 from workers.turns.body.lifecycle import NoReactions, run_body
@@ -244,10 +243,10 @@ class TurnRunner:
             title = title_of(*started) if started else None
             await writer.open([draft_of(p) for p in started], title=title)
         open_calls = await self._opener.open_calls(claim)
-        end = TurnEnded(reason=ending.reason, code=ending.code, failure=ending.failure)
+        end = TurnEnded(reason=ending.outcome, code=ending.code, failure=ending.failure)
         return Closing(
             (*payloads, TurnReply(outcome="failed"), end),
-            Ending(ending.reason, ending.code, ending.failure, usage),
+            ending,
             tuple(open_calls),
         )
 
@@ -257,7 +256,7 @@ class TurnRunner:
         self.counts.ended[outcome] = self.counts.ended.get(outcome, 0) + 1
         self.on_end()
 
-    async def _end(self, holding: Holding, writer: QueuedTurnWriter, closing: Closing) -> EndedTurn:
+    async def _end(self, holding: Holding, writer: QueuedTurnWriter, closing: Closing) -> Ended:
         """Write the closing commit. A drain that begins meanwhile waits for it: what a body returned is stored (TRN-24)."""
         drafts = [draft_of(p) for p in closing.payloads]
         ending = asyncio.create_task(writer.close(drafts, closing.ending, calls=closing.calls))
@@ -272,7 +271,7 @@ class TurnRunner:
         finally:
             ending.cancel()
 
-    def _ring_promoted(self, ended: EndedTurn) -> None:
+    def _ring_promoted(self, ended: Ended) -> None:
         if ended.promoted is not None:
             self.ring([ended.promoted])
 
@@ -294,7 +293,7 @@ class TurnRunner:
         """End an open turn as interrupted; False when it is not open, so that nothing of it is in the log."""
         writer = self._writer(claim)
         try:
-            ended = await writer.end(TurnEnding("interrupted", INTERRUPTED_CODE))
+            ended = await writer.end(Ending("interrupted", INTERRUPTED_CODE))
         except FenceLost:
             return False
         finally:

@@ -10,15 +10,16 @@ from shared.conformance.check import same
 from shared.domain.ids import OwnerId
 from shared.host.activity import TurnActivity
 from shared.host.ownership import LeaseOwnership, Ownership, ProcessOwnership
-from shared.host.port import NewTurn, SessionAddress, Sessions, TurnEnding, TurnWriter
+from shared.host.port import NewTurn, SessionAddress, Sessions, TurnWriter
 from shared.sessions.records import Draft, draft
 from shared.turns.admission import TurnAdmission
+from shared.turns.queue import Ending
 
 TTL_S: Final = 300.0
 FIXED: Final = LeaseOwnership(int(TTL_S * 1_000), "none")
 EXTENDED: Final = LeaseOwnership(int(TTL_S * 1_000), "on-commit")
 PROCESS: Final = ProcessOwnership()
-COMPLETED: Final = TurnEnding("completed")
+COMPLETED: Final = Ending("completed")
 KIND: Final = "note.added"
 
 

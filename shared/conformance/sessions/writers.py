@@ -18,9 +18,10 @@ from shared.conformance.sessions.stage import (
     write,
 )
 from shared.domain.errors import ReservedKind, SessionMissing, TurnClosed
-from shared.host.port import Decision, TurnEnding
+from shared.host.port import Decision
 from shared.sessions.records import Record
 from shared.sessions.vocabulary import RESERVED_KINDS
+from shared.turns.queue import Ending
 
 
 @check("what is flushed is stored for every instance, in the order it was queued", "SES-48", "SES-50")
@@ -65,10 +66,10 @@ async def ends(subject: SessionsSubject) -> None:
     s = await stage(subject)
     endings = [
         COMPLETED,
-        TurnEnding("partial"),
-        TurnEnding("failed", "turn.failed", "why"),
-        TurnEnding("cancelled"),
-        TurnEnding("interrupted", "turn.interrupted"),
+        Ending("partial"),
+        Ending("failed", "turn.failed", "why"),
+        Ending("cancelled"),
+        Ending("interrupted", "turn.interrupted"),
     ]
     for ending in endings:
         async with s.sessions.begin(s.address, new_turn()) as writer:
@@ -81,7 +82,7 @@ async def ends(subject: SessionsSubject) -> None:
             async with refused(TurnClosed, "it ends once", reason="ended"):
                 await writer.end(COMPLETED)
         await s.require_open(None)
-    same(await s.ends(), [(n + 1, e.reason, e.code) for n, e in enumerate(endings)], "what they say")
+    same(await s.ends(), [(n + 1, e.outcome, e.code) for n, e in enumerate(endings)], "what they say")
     same(await s.notes(), ["last", "with the end"] * len(endings), "everything before the end, nothing after")
 
 

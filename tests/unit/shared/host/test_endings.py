@@ -20,7 +20,7 @@ from shared.host.endings import (
     our_code,
     turn_ending_of,
 )
-from shared.host.port import TurnEnding
+from shared.turns.queue import Ending
 
 BEGIN_ERRORS = (
     e.SessionBusy,
@@ -50,14 +50,14 @@ class Mute(Exception):
         raise ValueError("mute")
 
 
-def failed(code: str, failure: str) -> TurnEnding:
-    return TurnEnding("failed", code, failure)
+def failed(code: str, failure: str) -> Ending:
+    return Ending("failed", code, failure)
 
 
 @pytest.mark.behaviour("TRN-48", "TRN-47", "TRN-46")
 @pytest.mark.parametrize("outcome", ["completed", "partial", "failed"])
 def test_a_turn_that_returned_ends_as_it_returned_and_has_no_code(outcome: Any) -> None:
-    assert turn_ending_of(TurnOutcome(outcome, "text"), {"input_tokens": 3}) == TurnEnding(
+    assert turn_ending_of(TurnOutcome(outcome, "text"), {"input_tokens": 3}) == Ending(
         outcome, usage={"input_tokens": 3}
     )
 
@@ -83,12 +83,10 @@ def test_a_turn_that_returned_ends_as_it_returned_and_has_no_code(outcome: Any) 
         (HostFailure(ValueError("no")), failed("turn.failed", "ValueError: no")),
         (e.Defect("KeyError: 'k'"), failed("turn.defect", "KeyError: 'k'")),
         (SystemExit(1), failed("turn.defect", "SystemExit: 1")),
-        (asyncio.CancelledError(), TurnEnding("interrupted", "turn.interrupted")),
+        (asyncio.CancelledError(), Ending("interrupted", "turn.interrupted")),
     ],
 )
-def test_what_a_turn_raised_decides_its_reason_code_and_message(
-    error: BaseException, ending: TurnEnding
-) -> None:
+def test_what_a_turn_raised_decides_its_reason_code_and_message(error: BaseException, ending: Ending) -> None:
     assert turn_ending_of(error) == ending
 
 
@@ -100,7 +98,7 @@ def test_an_error_wins_over_an_interruption_wherever_it_stands_in_the_group() ->
         assert turn_ending_of(group) == failed("turn.failed", "ValueError: no")
     typed = BaseExceptionGroup("typed", [cancelled, e.ModelRefused("no")])
     assert turn_ending_of(HostFailure(typed)) == failed("model.refused", "no")
-    assert turn_ending_of(BaseExceptionGroup("none", [cancelled])).reason == "interrupted"
+    assert turn_ending_of(BaseExceptionGroup("none", [cancelled])).outcome == "interrupted"
 
 
 @pytest.mark.behaviour("TRN-59")

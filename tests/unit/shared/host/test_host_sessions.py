@@ -15,14 +15,14 @@ from shared.host.activity import await_idle, process_activity
 from shared.host.beginning import admission_of
 from shared.host.commits import WriterRules
 from shared.host.ownership import EveryMs, HolderProcess, LeaseOwnership, ProcessLiveness, ProcessOwnership
-from shared.host.port import NewTurn, SessionAddress, TurnEnding
+from shared.host.port import NewTurn, SessionAddress
 from shared.host.sessions import HostSessions
 from shared.turns.admission import OpenAdmission, TurnToAdmit
-from shared.turns.queue import AdmissionLimits
+from shared.turns.queue import AdmissionLimits, Ending
 from tests.support.host_world import OWNER, HostWorld, note
 from tests.support.virtual_time import virtual_time
 
-COMPLETED = TurnEnding("completed")
+COMPLETED = Ending("completed")
 TURN = NewTurn({"text": "hello"})
 KEPT = LeaseOwnership(60_000, EveryMs(20_000))
 FIXED = LeaseOwnership(60_000, "none")
@@ -328,7 +328,7 @@ async def test_a_hosts_admission_sees_the_meta_of_a_turn_and_nothing_where_there
     host = await Host(admission=noting).open()
     for meta in ({"tenant": "t"}, None):
         async with host.sessions.begin(host.address, NewTurn({"text": "hi"}, meta=meta)) as writer:
-            await writer.end(TurnEnding("completed"))
+            await writer.end(Ending("completed"))
     assert noting.seen == [{"tenant": "t"}, {}]
 
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from shared.domain.errors import Conflict
 from shared.host.ownership import EveryMs, LeaseOwnership, Ownership, ProcessOwnership
-from shared.host.port import Decision, NewTurn, SessionAddress, TurnEnding
+from shared.host.port import Decision, NewTurn, SessionAddress
 from shared.host.sessions import HostSessions
 from shared.host.writer import QueuedTurnWriter
+from shared.turns.queue import Ending
 from tests.support.host_world import OWNER, HostWorld, note
 from tests.support.virtual_time import VirtualTimeLoop
 
@@ -64,7 +65,7 @@ class Play:
         async with HostSessions(self.world.log, self.world.queue).begin(
             self.address, NewTurn({"text": "next"})
         ) as writer:
-            await writer.end(TurnEnding("completed"))  # the session never stays busy
+            await writer.end(Ending("completed"))  # the session never stays busy
         await self.check()
         records = await self.world.log.read(self.address.id)
         kinds = Counter(r.kind for r in records)
@@ -83,7 +84,7 @@ class Play:
             case "transact":
                 await one.sessions.transact(self.address, lambda _: Decision([note(kind="note.beside")]))
             case "end" if one.writer is not None:
-                await one.writer.end(TurnEnding("completed"))
+                await one.writer.end(Ending("completed"))
             case "leave":
                 one.writer = None
                 await one.scope.aclose()

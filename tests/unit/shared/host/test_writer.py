@@ -23,19 +23,19 @@ from shared.domain.errors import (
 )
 from shared.domain.ids import SessionId
 from shared.host.commits import CAPACITY_MAX, WriterEars, WriterRules
-from shared.host.port import Decision, TurnEnding
+from shared.host.port import Decision
 from shared.host.write_queue import BATCH_ITEMS, BATCH_RECORDS
 from shared.host.writer import QueuedTurnWriter
 from shared.sessions.inproc import InprocSessionLog
 from shared.sessions.records import Draft, Record
 from shared.sessions.vocabulary import RESERVED_KINDS
-from shared.turns.queue import CallEntry, Claim
+from shared.turns.queue import CallEntry, Claim, Ending
 from tests.support.host_world import LEASE_S, OWNER, HostWorld, note
 from tests.support.turn_world import FaultyQueue
 from tests.support.virtual_time import VirtualTimeLoop, virtual_time
 
-COMPLETED = TurnEnding("completed")
-FAILED = TurnEnding("failed", "turn.failed")
+COMPLETED = Ending("completed")
+FAILED = Ending("failed", "turn.failed")
 
 
 def line(n: int, state: Any = "started") -> CallEntry:
@@ -324,7 +324,7 @@ async def test_the_first_failed_append_fails_every_later_write_and_flush() -> No
         lambda: writer.transact(lambda _: Decision([note("after")])),
         writer.flush,
         lambda: writer.end(COMPLETED),
-        lambda: writer.end(TurnEnding("partial")),
+        lambda: writer.end(Ending("partial")),
     ]
     for call in later:
         with pytest.raises(StoreUnavailable) as caught:

@@ -15,14 +15,13 @@ from shared.domain.errors import (
 )
 from shared.domain.ids import WorkerId
 from shared.host.commits import WriterEars
-from shared.host.port import TurnEnding
 from shared.host.writer import QueuedTurnWriter
 from shared.turns.queue import ClaimRequest, Ending
 from tests.support.host_world import LEASE_S, OWNER, HostWorld, note
 from tests.support.virtual_time import VirtualTimeLoop, virtual_time
 
-COMPLETED = TurnEnding("completed")
-FAILED = TurnEnding("failed", "turn.failed")
+COMPLETED = Ending("completed")
+FAILED = Ending("failed", "turn.failed")
 
 
 # --- the end ---------------------------------------------------------------------------------------------------
