@@ -14,6 +14,10 @@ import typer
 from shared.domain.errors import ConfigError
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+#: Most tests wait more than they work: twice as many processes as cores, each with servers of its own, whole files each.
+SIDE_BY_SIDE: Final = ("-n", str(min(8, 2 * (os.cpu_count() or 1))), "--dist", "loadfile", "-m", "not alone")
+#: Tests that want the machine for themselves.
+ALONE: Final = ("-m", "alone")
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -29,9 +33,9 @@ def command(context: typer.Context) -> None:
             status = subprocess.run(argv, cwd=ROOT, check=False).returncode
             if status != 0:
                 raise typer.Exit(status)
-        print("== pytest", flush=True)
+        print(f"== pytest {' '.join(ALONE)}", flush=True)
     os.chdir(ROOT)
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", "-q", *context.args])
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", "-q", *(context.args or ALONE)])
 
 
 def _checks(programs: Path) -> Iterator[list[str]]:
@@ -40,3 +44,4 @@ def _checks(programs: Path) -> Iterator[list[str]]:
     yield [str(programs / "ruff"), "format", "--check"]
     yield [str(programs / "mypy")]
     yield [str(programs / "lint-imports")]
+    yield [sys.executable, "-m", "pytest", "-q", *SIDE_BY_SIDE]

@@ -22,6 +22,8 @@ from shared.settings import load_settings
 from tests.support.producer_process import clean_environment
 from tests.support.sabotage import take_out_fences
 
+pytestmark = pytest.mark.alone
+
 SECONDS: Final = 60.0
 CONTROL_S: Final = 12.0
 BOUND_S: Final = 400.0
