@@ -19,7 +19,9 @@ def test_a_key_names_its_id_and_its_digest_tells_nothing_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "tk_", "tk_abc_def", "x" * 200, new_key().text + "0", new_key().text[:-1]]
+    "text",
+    ["", "tk_", "tk_abc_def", "x" * 200, new_key().text + "0", new_key().text[:-1]],
+    ids=["empty", "bare", "short", "long", "one-more", "one-less"],
 )
 def test_what_is_no_key_has_no_id(text: str) -> None:
     assert key_id_of(text) is None
