@@ -38,6 +38,7 @@ def head(**changes: Any) -> Head:
         "id": SessionId("ses_1"),
         "owner": OwnerId("o"),
         "parent": None,
+        "inherited": None,
         "title": None,
         "meta": {},
         "state": {},
