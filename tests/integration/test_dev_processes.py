@@ -256,4 +256,6 @@ def test_two_stop_signals_at_once_still_stop_a_supervisor_with_threads(
             child.send_signal(signum)
         status = child.wait(BOUND_S)
         child.kill()
-        assert (status, "stopping" in child.output()) == (0, True)
+        # The second one may come when the first was served and the process is about to end: then it ends by that one.
+        assert status in (0, -both[1])
+        assert "stopping" in child.output()

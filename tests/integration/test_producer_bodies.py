@@ -157,7 +157,7 @@ async def test_a_caller_that_sends_all_of_a_refused_body_still_reads_why(databas
         ({"resumes": str(uuid.uuid4())}, "/resumes"),
         ({"images": []}, "/images"),
         ({"message": {"text": "x", "images": [{"data": "aGk="}]}}, "/message/images"),
-        ({"on_busy": "interrupt"}, "/on_busy"),
+        ({"on_busy": "wait"}, "/on_busy"),
         ({"agent": "nobody"}, "/agent"),
         ({"key": ""}, "/key"),
         ({"key": "  "}, "/key"),
