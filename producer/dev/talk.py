@@ -19,7 +19,8 @@ CONNECT_S: Final = 5.0
 SILENCE_S: Final = 60.0
 #: More than any record takes, however it is escaped.
 EVENT_MAX_BYTES: Final = 32 * 1024 * 1024
-TRIES: Final = 10
+#: Twenty seconds: a producer that is started anew on a busy machine needs more than a few.
+TRIES: Final = 40
 PAUSE_S: Final = 0.5
 
 _DROPPED: Final = (httpx2.TransportError, httpx2.StreamError)
