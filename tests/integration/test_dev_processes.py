@@ -61,6 +61,8 @@ with stop_signals() as on_repeat:
         wait_for_stop()
     except KeyboardInterrupt:
         print("stopping", flush=True)
+        while not acts:  # the second one is heard here too, however late it comes
+            time.sleep(0.01)
 """
 
 
@@ -256,6 +258,4 @@ def test_two_stop_signals_at_once_still_stop_a_supervisor_with_threads(
             child.send_signal(signum)
         status = child.wait(BOUND_S)
         child.kill()
-        # The second one may come when the first was served and the process is about to end: then it ends by that one.
-        assert status in (0, -both[1])
-        assert "stopping" in child.output()
+        assert (status, "stopping" in child.output()) == (0, True)

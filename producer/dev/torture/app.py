@@ -24,18 +24,18 @@ KEYED_TOOLS: Final = frozenset({"book"})
 @tool
 async def pay(order: str, seconds: float, context: ToolContext) -> str:
     """Pay an order. It must not happen twice, and nobody outside would notice that it did."""
-    await asyncio.sleep(seconds / 2)
+    await asyncio.sleep(seconds / 2)  # the tool takes its time
     _note("pay", order, context)
-    await asyncio.sleep(seconds / 2)
+    await asyncio.sleep(seconds / 2)  # the tool takes its time
     return f"{order} is paid"
 
 
 @tool(repeatable=True)
 async def book(order: str, seconds: float, context: ToolContext) -> str:
     """Book an order by its token: outside, the same token again is the same booking."""
-    await asyncio.sleep(seconds / 2)
+    await asyncio.sleep(seconds / 2)  # the tool takes its time
     _note("book", order, context)
-    await asyncio.sleep(seconds / 2)
+    await asyncio.sleep(seconds / 2)  # the tool takes its time
     return f"{order} is booked"
 
 

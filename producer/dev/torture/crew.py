@@ -85,7 +85,7 @@ class Crew:
                     member.role == "producer" and child.pid != member.seen_pid and await _answers(member.port)
                 ):
                     member.seen_pid = child.pid
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(LOOK_S)  # between two looks
 
     def note_seen(self, pids: Set[int]) -> None:
         """Take note of the worker processes that wrote of late that they are there."""

@@ -64,7 +64,7 @@ class Injector:
         began_at = loop.time()
         async with asyncio.TaskGroup() as lasting:
             for fault in plan:
-                await asyncio.sleep(began_at + fault.at_s - loop.time())
+                await asyncio.sleep(began_at + fault.at_s - loop.time())  # until it is due in the plan
                 lasting.create_task(self._make(fault), name=f"fault:{fault.kind}")
         for fault in plan if insists else ():
             if not self.by_kind[fault.kind]:
@@ -108,7 +108,9 @@ class Injector:
         self.crew.stop(member)
         self.timeline.note(f"{fault.kind} {member.program.name} begins")
         try:
-            await asyncio.sleep(self.crew.lease_s + _between(STOP_PAST_LEASE_S, fault.length))
+            await asyncio.sleep(
+                self.crew.lease_s + _between(STOP_PAST_LEASE_S, fault.length)
+            )  # the fault lasts
         finally:
             self.crew.resume(member)
 
@@ -132,7 +134,7 @@ class Injector:
         while len(fit := self.crew.fit(role)) < 2:
             if loop.time() > deadline:
                 raise NoVictim(role)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(LOOK_S)  # between two looks
         return fit[int(fault.pick * len(fit))]
 
     # --- servers -----------------------------------------------------------------------------------------------
@@ -150,7 +152,7 @@ class Injector:
             return
         async with self._serving:
             await asyncio.to_thread(self.servers.stop_valkey)
-            await asyncio.sleep(away_s)
+            await asyncio.sleep(away_s)  # the fault lasts
             await asyncio.to_thread(self.servers.start_valkey)
 
     async def _shut_off_broker(self, away_s: float) -> None:
@@ -159,7 +161,7 @@ class Injector:
             link.is_shut = True
             link.cut()
         try:
-            await asyncio.sleep(away_s)
+            await asyncio.sleep(away_s)  # the fault lasts
         finally:
             for link in links:
                 link.is_shut = False
@@ -188,7 +190,7 @@ class Injector:
                 rung[one] += 1
                 async with self._meddling:
                     await asyncio.to_thread(self.meddler.deliver, TURNS, [one])
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(LOOK_S)  # between two looks
 
     async def _cut_connections(self, fault: PlannedFault) -> None:
         member, name = self._place(fault)
@@ -205,7 +207,7 @@ class Injector:
         link.delay_s = _between(DELAY_S, fault.mode)
         self.timeline.note(f"{fault.kind} {member.program.name} to the {name} begins")
         try:
-            await asyncio.sleep(lasting_s)
+            await asyncio.sleep(lasting_s)  # the fault lasts
         finally:
             link.delay_s = 0.0
 
