@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from producer.parts import ProducerParts
 from producer.wire import TurnRequest
 from shared.agents import Agent
-from shared.domain.errors import ConfigError, InvalidInput, StoreUnavailable, TurnkeeperError
-from shared.domain.ids import OwnerId, SessionId, new_run_id, new_turn_id
+from shared.domain.errors import (
+    ConfigError,
+    InvalidInput,
+    NotResumable,
+    StoreUnavailable,
+    TurnkeeperError,
+    TurnMissing,
+)
+from shared.domain.ids import OwnerId, SessionId, TurnId, new_run_id, new_turn_id
 from shared.turns.queue import PRIORITIES, Admission, Receipt
+from shared.turns.resume import not_resumable, resume_key
 from shared.wakes.names import TURNS
 
 _log: Final = logging.getLogger(__name__)
@@ -29,8 +38,14 @@ async def admit_turn(
     began = time.perf_counter()
     try:
         with parts.traffic.admitting(session=session_id):
+            if request.resumes is not None:
+                n = await _resumed_number(parts, owner, session_id, TurnId(request.resumes))
+                admission = replace(admission, resumes=n, key=resume_key(n) if key is None else key)
             receipt = await _admit_twice(parts, admission)
             await parts.failpoints.hit("admission.committed")
+    except NotResumable as error:
+        parts.metrics.admissions.labels(error.code).inc()
+        raise not_resumable(session_id, request.resumes, error.fields["reason"]) from error
     except TurnkeeperError as error:
         parts.metrics.admissions.labels(error.code).inc()
         raise
@@ -42,9 +57,22 @@ async def admit_turn(
         for turn, holder in receipt.superseded.items():
             parts.hints.publish_to_worker(holder, turn)
         parts.hints.publish_change(session_id)
-    ids = {"session": session_id, "turn": str(receipt.turn_id), "status": receipt.status}
-    _log.info("turn admitted", extra=ids | {"duplicate": receipt.duplicate})
+    if _log.isEnabledFor(logging.DEBUG):  # a line a turn costs as much as a tenth of its admission
+        ids = {"session": session_id, "turn": str(receipt.turn_id), "status": receipt.status}
+        _log.debug("turn admitted", extra=ids | {"duplicate": receipt.duplicate})
     return receipt
+
+
+async def _resumed_number(
+    parts: ProducerParts, owner: OwnerId, session_id: SessionId, turn_id: TurnId
+) -> int:
+    """Return the number of the turn to resume, which stays the same for good; the rest is judged as it is admitted."""
+    with suppress(TurnMissing):
+        view = await parts.queue.get(turn_id, owner)
+        if view.session_id == session_id and view.number is not None:
+            return view.number
+    await parts.log.head(session_id, owner)
+    raise not_resumable(session_id, turn_id, "missing")
 
 
 async def _admit_twice(parts: ProducerParts, admission: Admission) -> Receipt:
@@ -58,7 +86,7 @@ async def _admit_twice(parts: ProducerParts, admission: Admission) -> Receipt:
 def _admission(
     parts: ProducerParts, owner: OwnerId, session_id: SessionId, request: TurnRequest, key: str | None
 ) -> Admission:
-    agent = _agent(parts, request.agent)
+    agent = agent_of(parts, request.agent)
     return Admission(
         turn_id=new_turn_id(),
         run_id=new_run_id(),
@@ -74,11 +102,12 @@ def _admission(
         on_worker_loss=agent.on_worker_loss,
         priority=PRIORITIES[request.priority],
         deadline=request.deadline,
-        max_duration_s=_duration(agent, request.max_duration_s),
+        max_duration_s=duration_of(agent, request.max_duration_s),
     )
 
 
-def _agent(parts: ProducerParts, name: str | None) -> Agent:
+def agent_of(parts: ProducerParts, name: str | None) -> Agent:
+    """Return the agent that a request names, the first one by default; raise ``InvalidInput`` for one that there is not."""
     try:
         return parts.app.agent(name or "")
     except ConfigError as error:
@@ -87,7 +116,8 @@ def _agent(parts: ProducerParts, name: str | None) -> Agent:
         ) from error
 
 
-def _duration(agent: Agent, wanted_s: float | None) -> float:
+def duration_of(agent: Agent, wanted_s: float | None) -> float:
+    """Return how long a turn may take: as asked for, at most what the agent's policy allows (else ``InvalidInput``)."""
     allowed_s = agent.policy.max_duration_s
     if wanted_s is not None and wanted_s > allowed_s:
         bound = f"<= {allowed_s:g} seconds"

@@ -30,7 +30,7 @@ from producer.problems import (
     problem_response,
     problem_schemas,
 )
-from producer.routes import memory, operations, sessions, streams, turns
+from producer.routes import inbox, memory, operations, sessions, streams, tasks, turns
 from shared.domain.errors import Broken, Draining, TurnkeeperError
 from shared.telemetry.logs import log_context
 
@@ -55,9 +55,10 @@ def create_app(parts_factory: PartsFactory) -> FastAPI:
         lifespan=lifespan,
         responses=problem_responses(500),
     )
-    for routes in (sessions, turns, streams, memory, operations):
-        app.include_router(routes.router)
+    # Routers are asked one after the other: the route that must be quick comes first.
     app.include_router(turns.admissions)
+    for routes in (sessions, turns, inbox, tasks, streams, memory, operations):
+        app.include_router(routes.router)
     app.add_exception_handler(TurnkeeperError, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_validation)
     app.add_exception_handler(HTTPException, _answer_status)

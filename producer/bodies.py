@@ -45,6 +45,8 @@ async def read_bounded(chunks: AsyncIterable[bytes], *, declared: str | None, ma
 
 def check_media_type(content_type: str | None, content_encoding: str | None) -> None:
     """Raise ``UnsupportedMedia`` unless the headers say JSON in UTF-8, sent as it is."""
+    if content_type == "application/json" and content_encoding is None:
+        return  # as nearly everyone sends it
     if content_encoding not in (None, "", "identity"):
         raise UnsupportedMedia("compressed bodies are not read", header="Content-Encoding")
     message = Message()

@@ -25,12 +25,16 @@ from shared.feed.follow import Following
 from shared.feed.merge import MERGE_KINDS
 from shared.feed.redis import RedisFeed
 from shared.feed.watcher import SessionWatcher
+from shared.inbox.postgres import PostgresInbox
 from shared.jobs.postgres import PostgresJobQueue
 from shared.owners.authenticator import Authenticator
 from shared.owners.postgres import PostgresApiKeys, PostgresOwners
 from shared.sessions.postgres import PostgresSessionLog
 from shared.sessions.vocabulary import CLIENT_KINDS
 from shared.settings import Settings, variable_of
+from shared.tasks.port import TaskLimits
+from shared.tasks.postgres import PostgresTaskStore
+from shared.turns.grouping.postgres import ADMISSIONS_AT_ONCE, TurnGroups
 from shared.turns.postgres import PostgresTurnQueue
 from shared.turns.queue import AdmissionLimits
 from shared.turns.waiting import WaitingTotal
@@ -60,8 +64,8 @@ async def producer_parts(
             variable = {"database_url": "DATABASE_URL", "broker_url": "CELERY_BROKER_URL"}[name]
             raise ConfigError(f"{variable} is not set", field=variable)
     host_app = app if app is not None else load_app(settings.app)
-    counters = WorkCounters()
-    database = _database(settings, counters)
+    points = failpoints or Failpoints.parse(settings.failpoints)
+    database = _database(settings, counters := WorkCounters())
     await database.open()
     async with AsyncExitStack() as stack:
         stack.push_async_callback(database.close)
@@ -73,7 +77,7 @@ async def producer_parts(
             feed.open()
             stack.push_async_callback(feed.close)
         log = PostgresSessionLog(database)
-        queue = PostgresTurnQueue(database, attempts_max=settings.attempts_max)
+        queue, inbox = _queues(database, settings, _groups(database, settings, points, stack))
         watcher = SessionWatcher(
             log, queue, hints=feed, poll_s=settings.follower_poll_s, kinds=CLIENT_KINDS | MERGE_KINDS
         )
@@ -85,6 +89,8 @@ async def producer_parts(
             database=database,
             log=log,
             queue=queue,
+            inbox=inbox,
+            tasks=PostgresTaskStore(database, attempts_max=settings.attempts_max, failpoints=points),
             jobs=PostgresJobQueue(database),
             wakes=bell,
             following=Following(log, queue, watcher, feed),
@@ -100,11 +106,45 @@ async def producer_parts(
             metrics=ProducerMetrics(counters, bell, traffic),
             waiting=_waiting(queue, settings, stack),
             memory=build_memory(host_app.memory, settings, database, stack),
-            failpoints=failpoints if failpoints is not None else Failpoints.parse(settings.failpoints),
-            limits=AdmissionLimits(
-                settings.queued_turns_per_session, settings.queued_turns_per_owner, settings.attempts_max
-            ),
+            failpoints=points,
+            limits=_limits(settings),
+            task_limits=_task_limits(settings),
         )
+
+
+def _groups(
+    database: Database, settings: Settings, failpoints: Failpoints, stack: AsyncExitStack
+) -> TurnGroups:
+    """Let admissions of several sessions that come at once share a commit."""
+    groups = TurnGroups(
+        database,
+        members_max=settings.group_members,
+        wait_s=settings.group_wait_s,
+        at_once=ADMISSIONS_AT_ONCE,
+        failpoints=failpoints,
+    )
+    stack.push_async_callback(groups.close)
+    return groups
+
+
+def _queues(
+    database: Database, settings: Settings, groups: TurnGroups
+) -> tuple[PostgresTurnQueue, PostgresInbox]:
+    losses, tries = settings.attempts_max, settings.inbox_attempts
+    queue = PostgresTurnQueue(
+        database, attempts_max=losses, inbox_retry_s=settings.inbox_retry_s, groups=groups
+    )
+    return queue, PostgresInbox(database, attempts_max=tries, turn_attempts_max=losses)
+
+
+def _limits(settings: Settings) -> AdmissionLimits:
+    return AdmissionLimits(
+        settings.queued_turns_per_session, settings.queued_turns_per_owner, settings.attempts_max
+    )
+
+
+def _task_limits(settings: Settings) -> TaskLimits:
+    return TaskLimits(settings.tasks_max_running, settings.queued_turns_per_owner)
 
 
 def _database(settings: Settings, counters: WorkCounters) -> Database:

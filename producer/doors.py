@@ -14,7 +14,7 @@ from producer.bodies import check_media_type, parse_body, read_bounded
 from producer.parts import ProducerParts, parts_of
 from producer.problems import MEDIA_TYPE, SCHEMAS_PATH, Problem
 from producer.wire import Identity
-from shared.domain.bounds import BODY_MAX_BYTES, TURN_BODY_MAX_BYTES
+from shared.domain.bounds import BODY_MAX_BYTES
 from shared.domain.errors import MalformedInput
 from shared.domain.ids import OwnerId
 
@@ -91,8 +91,8 @@ class OwnedRoute(APIRoute):
             self.responses = problem_responses(*_WITH_BODY) | self.responses
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return FastAPI's handler behind the door."""
-        handle = super().get_route_handler()
+        """Return the handler behind the door."""
+        handle = self.get_inner_handler()
         takes_body = self.body_field is not None
 
         async def enter(request: Request) -> Response:
@@ -110,6 +110,10 @@ class OwnedRoute(APIRoute):
 
         return enter
 
+    def get_inner_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return what answers a request that was let in and whose body was read: FastAPI's handler."""
+        return super().get_route_handler()
+
     async def _read(self, request: Request, *, takes_body: bool, max_bytes: int) -> Request:
         headers = request.headers
         declared = headers.get("content-length")
@@ -120,12 +124,6 @@ class OwnedRoute(APIRoute):
             raise MalformedInput("this request takes no body")
         check_media_type(headers.get("content-type"), headers.get("content-encoding"))
         return _ParsedRequest(request, raw, await parse_body(raw))
-
-
-class AdmissionRoute(OwnedRoute):
-    """The one route that takes media in its body (decision 37)."""
-
-    max_body_bytes = TURN_BODY_MAX_BYTES
 
 
 class _ParsedRequest(Request):

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from producer.traffic import Traffic
 from shared.database.counters import WorkCounters
+from shared.inbox.port import InboxBacklog
 from shared.jobs.queue import JobBacklog
 from shared.turns.queue import Backlog
 from shared.wakes.port import WakePublisher
@@ -35,9 +36,11 @@ class ProducerMetrics:
             buckets=ADMISSION_BUCKETS_S,
             registry=self._registry,
         )
-        self.cancels = Counter(
-            "turnkeeper_cancels", "Cancels by what they did.", ["result"], registry=self._registry
+        self.deliveries = Counter(
+            "turnkeeper_deliveries", "Deliveries to inboxes by result.", ["result"], registry=self._registry
         )
+        self.cancels = _by_result("turnkeeper_cancels", "Cancels by what they did.", self._registry)
+        self.task_starts = _by_result("turnkeeper_task_starts", "Task starts by result.", self._registry)
         self.responses = Counter(
             "turnkeeper_http_responses",
             "Answers by route and status.",
@@ -52,13 +55,13 @@ class ProducerMetrics:
         )
         self._items = Gauge(
             "turnkeeper_backlog_items",
-            "Items of the background pools, by state (a count stops at 10,000).",
+            "Items of the background pools and of all inboxes, by state (a count stops at 10,000).",
             ["pool", "state"],
             registry=self._registry,
         )
         self._oldest = Gauge(
             "turnkeeper_oldest_due_seconds",
-            "Age of the oldest due turn or item.",
+            "Age of the oldest due turn or item; of inboxes, of the oldest that waits.",
             ["pool"],
             registry=self._registry,
         )
@@ -104,6 +107,11 @@ class ProducerMetrics:
         for state in ("ready", "running", "parked"):
             self._items.labels(pool, state).set(getattr(backlog, state))
         self._oldest.labels(pool).set(backlog.oldest_due_s)
+
+    def show_inbox(self, backlog: InboxBacklog) -> None:
+        """Set what this scrape read of the inboxes."""
+        self._items.labels("inbox", "waiting").set(backlog.waiting)
+        self._oldest.labels("inbox").set(backlog.oldest_s)
 
     def show_store_away(self) -> None:
         """Say that this scrape could not read Postgres; old figures are taken away rather than repeated."""
@@ -153,3 +161,7 @@ def _gauge(name: str, text: str, value: float) -> Metric:
     metric = Metric(name, text, "gauge")
     metric.add_sample(name, {}, float(value))
     return metric
+
+
+def _by_result(name: str, text: str, registry: CollectorRegistry) -> Counter:
+    return Counter(name, text, ["result"], registry=registry)

@@ -15,10 +15,12 @@ from shared.database.pool import Database
 from shared.domain.failpoints import Failpoints
 from shared.feed.follow import Following
 from shared.feed.port import ChangeHints
+from shared.inbox.port import Inbox
 from shared.jobs.queue import JobQueue
 from shared.owners.authenticator import Authenticator
 from shared.sessions.log import SessionLog
 from shared.settings import Settings
+from shared.tasks.port import TaskLimits, TaskStore
 from shared.turns.queue import AdmissionLimits, TurnQueue
 from shared.turns.waiting import WaitingTotal
 from shared.wakes.port import WakePublisher
@@ -33,6 +35,8 @@ class ProducerParts:
     database: Database
     log: SessionLog
     queue: TurnQueue
+    inbox: Inbox
+    tasks: TaskStore
     jobs: JobQueue
     wakes: WakePublisher
     following: Following
@@ -46,6 +50,7 @@ class ProducerParts:
     memory: MemoryParts | None = None
     failpoints: Failpoints = field(default_factory=Failpoints)
     limits: AdmissionLimits = field(default_factory=AdmissionLimits)
+    task_limits: TaskLimits = field(default_factory=TaskLimits)
 
 
 def parts_of(request: Request) -> ProducerParts:

@@ -1,8 +1,8 @@
 """The SSE projection: what a follower's events look like on the wire, and the response that carries them (API-04 to 06).
 
 ``id:`` is a record's seq and ``event:`` its kind; ``data:`` is the stored payload with ``seq``, ``turn`` and ``at`` before
-it. Prompts, tool input and output, memory, image data and failure texts never leave (FOL-09 to 11); what a user wrote does,
-so that each of his devices can show it. Text has no id: ``delta`` adds to what the reader holds, ``snapshot`` replaces it,
+it. Prompts, tool input and output, memory, image data, failure texts and the contents of inbox items never leave (FOL-09 to
+11); what a user wrote does, so that each of his devices can show it. Text has no id: ``delta`` adds to what the reader holds, ``snapshot`` replaces it,
 ``reset`` voids it. A ``reset`` of the reader's cursor has the id of the record that it goes on from. ``end`` is the last
 event of a turn's stream.
 """
@@ -73,7 +73,7 @@ class EventStream(Response):
 
     ``keep_alive_s``: a comment after so much silence. ``stall_s``: a reader that takes nothing for so long is dropped; it
     comes back by its cursor, and nothing but this response waited for it (D08). ``closing``: when it is set the stream ends
-    with a ``retry:`` hint (API-15). The events are closed in every case.
+    with a ``retry:`` hint (API-15). ``first`` is a frame before all others. The events are closed in every case.
     """
 
     media_type = "text/event-stream"
@@ -86,10 +86,12 @@ class EventStream(Response):
         stall_s: float = 30.0,
         closing: asyncio.Event | None = None,
         snapshot_url: str | None = None,
+        first: bytes = b"",
         headers: Mapping[str, str] | None = None,
         status_code: int = 200,
     ) -> None:
         self.status_code = status_code
+        self._first = first
         self.background = None
         self.init_headers(_HEADERS | dict(headers or {}))
         self._events = events
@@ -102,13 +104,14 @@ class EventStream(Response):
         """Run the response. Raises what is no error of ours; those are told to the reader."""
         line = _Line(send, self._stall_s)
         pump = asyncio.create_task(self._pump(line), name="sse-pump")
+        sender = asyncio.create_task(line.send_for_ever(self._keep_alive_s), name="sse-line")
         watch = [
             asyncio.create_task(_until_gone(receive), name="sse-reader"),
             asyncio.create_task(self._closing.wait(), name="sse-closing"),
-            asyncio.create_task(self._keep_alive(line), name="sse-keep-alive"),
+            sender,
         ]
         try:
-            await line.open(self.status_code, self.raw_headers)
+            await line.open(self.status_code, self.raw_headers, self._first)
             done, _ = await asyncio.wait([pump, *watch], return_when=asyncio.FIRST_COMPLETED)
             if pump not in done and self._closing.is_set():
                 await stop_tasks(pump, *watch)
@@ -119,66 +122,90 @@ class EventStream(Response):
         finally:
             await stop_tasks(pump, *watch)
             await self._events.aclose()
-        if not pump.cancelled() and (error := pump.exception()) and not isinstance(error, TimeoutError):
-            raise error
+        for task in (pump, sender):
+            if not task.cancelled() and (error := task.exception()) and not isinstance(error, TimeoutError):
+                raise error
 
     async def _pump(self, line: _Line) -> None:
         try:
             async for event in self._events:
                 frame = project(event, snapshot_url=self._snapshot_url)
                 if frame is not None:
-                    await line.write(frame)
+                    await line.put(frame)
         except TurnkeeperError as error:
-            await line.write(_frame("problem", {"code": error.code, "title": error.title}))
+            await line.put(_frame("problem", {"code": error.code, "title": error.title}))
         await line.close()
-
-    async def _keep_alive(self, line: _Line) -> None:
-        while True:
-            await asyncio.sleep(line.idle_in(self._keep_alive_s))
-            if line.idle_in(self._keep_alive_s) <= 0:
-                await line.write(b": ping\n\n")
 
 
 class _Line:
-    """The way to the reader: whole frames, one at a time, each piece taken within ``stall_s`` seconds."""
+    """The way to the reader: whole frames in order, those that are ready together in one piece.
+
+    A piece is taken within ``stall_s`` seconds. Otherwise whoever sends raises ``TimeoutError``, and nothing is sent any
+    more: an event that was cut off counts for nothing.
+    """
 
     def __init__(self, send: Send, stall_s: float) -> None:
         self._send = send
         self._stall_s = stall_s
         self._turn = asyncio.Lock()
-        self._loop = asyncio.get_running_loop()
-        self._sent_at = self._loop.time()
-        self._is_opened = asyncio.Event()
+        self._held = bytearray()
+        self._is_held = asyncio.Event()
         self._is_torn = False
 
-    async def open(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """Send the headers and a first comment, so that proxies pass them on."""
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        self._is_opened.set()
-        await self.write(b": open\n\n")
+    async def open(self, status: int, headers: list[tuple[bytes, bytes]], first: bytes) -> None:
+        """Send the headers, a first frame if there is one, and a comment, so that proxies pass them on."""
+        async with self._turn:
+            await self._send({"type": "http.response.start", "status": status, "headers": headers})
+            self._held[:0] = first + b": open\n\n"
+            await self._flush()
+
+    async def put(self, frame: bytes) -> None:
+        """Hold a frame until whoever asks for events waits for the next one.
+
+        What is much is sent now, and while the reader still has to take what came before, this waits for it.
+        """
+        self._held += frame
+        self._is_held.set()
+        if len(self._held) >= CHUNK_BYTES or self._turn.locked():
+            async with self._turn:
+                await self._flush()
+
+    async def send_for_ever(self, keep_alive_s: float) -> None:
+        """Send what is held as soon as the event loop comes to it, and a comment after so much silence."""
+        while True:
+            await self._wait_held(keep_alive_s)
+            async with self._turn:
+                await self._flush()
 
     async def write(self, frame: bytes) -> None:
-        """Send a frame. Raises ``TimeoutError`` when the reader takes nothing; after that, and after a frame that was cut
-        off, nothing more is sent: an unfinished event counts for nothing."""
-        await self._is_opened.wait()
+        """Send a frame and what is held before it."""
+        self._held += frame
         async with self._turn:
-            if self._is_torn:
-                return
-            for start in range(0, len(frame), CHUNK_BYTES):
-                self._is_torn = start > 0
-                await self._send_body(frame[start : start + CHUNK_BYTES], more=True)
-            self._is_torn = False
-            self._sent_at = self._loop.time()
+            await self._flush()
 
     async def close(self) -> None:
-        """End the response in order."""
+        """Send what is held and end the response in order."""
         async with self._turn:
+            await self._flush()
             if not self._is_torn:
                 await self._send_body(b"", more=False)
 
-    def idle_in(self, after_s: float) -> float:
-        """Seconds until nothing was sent for ``after_s``."""
-        return self._sent_at + after_s - self._loop.time()
+    async def _wait_held(self, keep_alive_s: float) -> None:
+        try:
+            async with asyncio.timeout(keep_alive_s):
+                await self._is_held.wait()
+        except TimeoutError:
+            self._held += b": ping\n\n"
+
+    async def _flush(self) -> None:
+        self._is_held.clear()
+        held, self._held = bytes(self._held), bytearray()
+        if self._is_torn:
+            return
+        for start in range(0, len(held), CHUNK_BYTES):
+            # What is cut off in the middle may have cut an event.
+            self._is_torn = start + CHUNK_BYTES < len(held)
+            await self._send_body(held[start : start + CHUNK_BYTES], more=True)
 
     async def _send_body(self, body: bytes, *, more: bool) -> None:
         async with asyncio.timeout(self._stall_s):
@@ -207,6 +234,9 @@ def _shown_text(record: Record) -> str:
             return canonical_json(_without_prompts(record.data))
         case "turn.ended" if '"failure"' in record.text:
             return canonical_json({k: v for k, v in record.data.items() if k != "failure"})
+        case "inbox.queued":
+            # Whoever delivered it, a page cannot know it for what its user wrote.
+            return canonical_json({k: v for k, v in record.data.items() if k != "content"})
         case kind if kind not in SCHEMAS:
             return "{}"  # nobody has said yet what of it may be shown
         case _:

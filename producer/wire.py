@@ -60,6 +60,16 @@ def _written_time(value: Any) -> Any:
     return value
 
 
+def _written_uuid(value: Any) -> Any:
+    try:
+        turn_id = UUID(value)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise PydanticCustomError("turn_id", "must be a turn's id") from error
+    if str(turn_id) != value.lower():
+        raise PydanticCustomError("turn_id", "must be a turn's id")
+    return turn_id
+
+
 def _bounded_json(name: str, max_bytes: int) -> AfterValidator:
     def check(value: dict[str, Any]) -> dict[str, Any]:
         if len(canonical_json(value).encode()) > max_bytes:
@@ -123,6 +133,10 @@ class TurnRequest(Request):
     agent: Identity | None = Field(None, description="An agent of the app; the first one by default.")
     command: Annotated[dict[str, Any], _bounded_json("command", COMMAND_MAX_BYTES)] | None = None
     meta: Meta | None = None
+    resumes: Annotated[UUID, BeforeValidator(_written_uuid)] | None = Field(
+        None,
+        description="The session's last turn of a user, cancelled or interrupted: this one continues it.",
+    )
     on_busy: Literal["reject", "enqueue", "interrupt"] = Field(
         "enqueue",
         description="Beside an unfinished turn of the session: 409, wait behind it, or end it and all that wait.",
@@ -250,6 +264,7 @@ class TurnAnswer(Answer):
     attempt: int
     usage: dict[str, int]
     key: str | None
+    resumes: UUID | None = Field(description="The turn that this one continues.")
     admitted_at: datetime
     opened_at: datetime | None
     ended_at: datetime | None
@@ -377,6 +392,7 @@ def turn_answer(view: TurnView) -> TurnAnswer:
         attempt=view.epoch,
         usage=dict(view.usage),
         key=view.key,
+        resumes=view.resumes,
         admitted_at=view.admitted_at,
         opened_at=view.opened_at,
         ended_at=view.ended_at,

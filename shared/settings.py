@@ -96,16 +96,22 @@ class Settings(BaseModel):
     background_connections: int = Field(5, ge=1, le=200)
     upkeep_connections: int = Field(4, ge=1, le=200)
     connection_wait_s: Seconds = 2.0
+    group_members: int = Field(64, ge=1, le=64, description="Units of work that share a commit; 1 = none do.")
+    group_wait_s: Seconds = Field(0.002, description="How long one waits for others, at most.")
 
     # Turns.
     turn_lease_s: Seconds = 15.0
     turn_renew_s: Seconds = 5.0
-    turns_capacity: int = Field(400, ge=1, le=10_000)
+    turns_capacity: int = Field(200, ge=1, le=10_000)
     attempts_max: int = Field(3, ge=1, le=100)
     suspects_max: int = Field(8, ge=1, le=1000)
     queued_turns_per_session: int = Field(100, ge=1, le=100_000)
     queued_turns_per_owner: int = Field(1_000, ge=1, le=1_000_000)
     queued_turns_max: int = Field(100_000, ge=1, le=10_000_000)
+    inbox_max_pending: int = Field(20, ge=1, le=50)
+    inbox_attempts: int = Field(2, ge=1, le=100)
+    inbox_retry_s: Seconds = 30.0
+    tasks_max_running: int = Field(2, ge=1, le=20, description="Background tasks of one session at once.")
     running_turns_per_owner: int = Field(256, ge=1, le=100_000)
     revisions: str = Field(
         "", description="Agent revisions a worker serves, comma-separated; empty = all of its app."
@@ -141,6 +147,15 @@ class Settings(BaseModel):
     delta_interval_s: Seconds = 0.03
     feed_max_bytes: int = Field(4 * 1024 * 1024, ge=65_536)
     feed_ttl_s: Seconds = 3_600.0
+
+    # Retention.
+    key_window_days: float = Field(
+        90.0, ge=0, le=36_500, description="How long a repeat finds its first answer; 0 = for ever."
+    )
+    sessions_keep_days: float = Field(
+        0.0, ge=0, le=36_500, description="Idle sessions are removed after it; 0 = never."
+    )
+    retention_s: Seconds = Field(3_600.0, description="Between two passes of the retention sweep.")
 
     # The model.
     model: str = "gpt-4o-mini"

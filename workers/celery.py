@@ -33,7 +33,7 @@ class TurnkeeperApp(Celery):  # type: ignore[misc]  # Celery publishes no types
         return super().connection_for_write(url, **options)
 
     def connection_for_read(self, url: str | None = None, **options: Any) -> Any:
-        """Return a connection for consuming; on Redis one that keeps a client per channel (decision 33)."""
+        """Return a connection for consuming; on Redis one whose wakes take no acknowledgement (decision 0024)."""
         self._must_know_a_broker(url)
         connection = super().connection_for_read(url, **options)
         if connection.transport_cls in ("redis", "rediss"):

@@ -13,6 +13,7 @@ from shared.domain.errors import ConfigError
 from shared.leases.keeper import KeeperCounts
 from shared.leases.postgres import PostgresLeases
 from shared.settings import Settings
+from shared.transfer.retention import Retention
 from shared.wakes.names import ACTIVITY, INDEX, REMEMBER, TURNS, UPKEEP
 from workers.background.building import (
     BackgroundParts,
@@ -30,7 +31,15 @@ from workers.metrics.totals import ProcessCounts
 from workers.metrics.turn_figures import turn_figures
 from workers.parts import ConsumerGate, Health, QueueServer, Room, WorkerParts
 from workers.stores import WorkerStores, open_stores
-from workers.sweeps import CountingBell, Sweeps, job_sweep, turn_sweeps
+from workers.sweeps import (
+    CountingBell,
+    Sweeps,
+    inbox_sweep,
+    job_sweep,
+    retention_sweeps,
+    task_sweeps,
+    turn_sweeps,
+)
 from workers.turns.building import build_turns, served_revisions
 from workers.turns.presence import Presence
 
@@ -53,10 +62,11 @@ async def build_worker(
         stores = await open_stores(settings, sorted(queues), stack)
         room = Room(capacity, gate, lambda: load.is_overloaded)
         if TURNS in queues:
-            recall = build_recall(settings, app.memory, stores, stack) if app.memory else None
+            recalling = build_recall(settings, app.memory, stores, stack) if app.memory else None
+            recall = recalling.recall if recalling is not None else None
             parts = await build_turns(settings, app, stores, room=room, stack=stack, recall=recall)
             pumps[TURNS], keepers[TURNS] = parts.pump, parts.holdings.keeper.counts
-            services += parts.services
+            services += (*parts.services, *(recalling.services if recalling is not None else ()))
             turn_figures(collector, parts, stores)
         for pool in await _build_background(settings, app.memory, stores, queues, room, stack):
             pumps[pool.server.pool], keepers[pool.server.pool] = pool.pump, pool.server.keeper.counts
@@ -115,7 +125,15 @@ def _build_upkeep(settings: Settings, stores: WorkerStores, bell: CountingBell) 
     return Sweeps(
         (
             *turn_sweeps(stores.turns, bell, on_change=stores.feed.publish_change),
+            *task_sweeps(stores.tasks, bell, on_change=stores.feed.publish_change),
+            inbox_sweep(stores.inbox, bell),
             job_sweep(stores.jobs, bell),
+            *retention_sweeps(
+                Retention(stores.database),
+                key_window_days=settings.key_window_days,
+                sessions_keep_days=settings.sessions_keep_days,
+                every_s=settings.retention_s,
+            ),
         ),
         PostgresLeases(stores.polls),
         stores.worker,

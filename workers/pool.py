@@ -20,6 +20,7 @@ from celery.concurrency.base import BasePool, apply_target
 from celery.utils.imports import symbol_by_name
 from celery.worker import state
 
+from shared.domain.collection import started_uncollected
 from shared.domain.errors import ConfigError, TurnkeeperError
 from shared.wakes.broker import waiting_wakes
 from shared.wakes.names import QUEUES
@@ -61,26 +62,33 @@ class TurnkeeperPool(BasePool):  # type: ignore[misc]  # Celery publishes no typ
     def on_start(self) -> None:
         """Build the parts; on failure log why and end the worker with a failure before it consumes."""
         hear_stop_signals(self._on_signal)
+        # Most of the code is loaded here: Celery's own and the app's are all that was needed before.
+        with started_uncollected():
+            self._process = self._start_process()
+        for job in wake_jobs(self.app).values():
+            job.connect(self._process)
+        watched = _WatchedPool(self.app, self._process)
+        self._liveness = Liveness(watched, bound_s=self._settings.liveness_s, on_stuck=self._on_stuck)
+        self._liveness.start()
+
+    def _start_process(self) -> LoopProcess:
         served = frozenset(self.app.amqp.queues.consume_from) & frozenset(QUEUES)
         build: BuildWorker = symbol_by_name(self.app.conf.turnkeeper_compose)
 
         def build_parts() -> AbstractAsyncContextManager[WorkerParts]:
             return build(self._settings, queues=served, capacity=self.limit, gate=self.gate)
 
-        self._process = LoopProcess(
+        # Set before it has started: a stop signal meanwhile is its to hear.
+        self._process = process = LoopProcess(
             build_parts, drain_s=self._settings.drain_s, on_unfit=self._on_unfit, after_stop=_leave_by_force
         )
         try:
-            self._process.start(look=state.maybe_shutdown)
+            process.start(look=state.maybe_shutdown)
         except TurnkeeperError as error:
             self._process = None
             _log.critical("the worker cannot start: %s: %s", error.code, error, extra={"code": error.code})
             raise SystemExit(EX_FAILURE) from error
-        for job in wake_jobs(self.app).values():
-            job.connect(self._process)
-        watched = _WatchedPool(self.app, self._process)
-        self._liveness = Liveness(watched, bound_s=self._settings.liveness_s, on_stuck=self._on_stuck)
-        self._liveness.start()
+        return process
 
     def register_with_event_loop(self, hub: Any) -> None:
         """Called for every new connection, before its queues are consumed."""

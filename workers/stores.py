@@ -19,9 +19,12 @@ from shared.domain.failpoints import Failpoints
 from shared.domain.ids import WorkerId, new_worker_id
 from shared.feed.inproc import InprocFeed
 from shared.feed.redis import RedisFeed
+from shared.inbox.postgres import PostgresInbox
 from shared.jobs.postgres import PostgresJobQueue
 from shared.sessions.postgres import PostgresSessionLog
 from shared.settings import Settings
+from shared.tasks.postgres import PostgresTaskStore
+from shared.turns.grouping.postgres import TurnGroups
 from shared.turns.postgres import PostgresTurnQueue
 from shared.wakes.celery_publisher import CeleryWakePublisher
 from shared.wakes.names import TURNS, UPKEEP
@@ -29,6 +32,8 @@ from shared.wakes.names import TURNS, UPKEEP
 WAKES_CLOSE_S: Final = 1.0
 #: Connections for renewals and polls, apart from the hot path's, so that a pool that is used up costs no lease.
 POLL_CONNECTIONS: Final = 1
+#: For the claims of turns, beside those: they wait for no statement of the turns that run, and no renewal waits for them.
+CLAIM_CONNECTIONS: Final = 1
 
 Feed = RedisFeed | InprocFeed
 
@@ -41,6 +46,8 @@ class WorkerStores:
     database: Database
     polls: Database
     turns: PostgresTurnQueue
+    tasks: PostgresTaskStore
+    inbox: PostgresInbox
     jobs: PostgresJobQueue
     log: PostgresSessionLog
     feed: Feed
@@ -62,7 +69,18 @@ async def open_stores(settings: Settings, queues: Sequence[str], stack: AsyncExi
     database = await _open_database(
         settings, _connections(settings, queues), counters, stack, f"turnkeeper-{pool}"
     )
-    polls = await _open_database(settings, POLL_CONNECTIONS, counters, stack, f"turnkeeper-{pool}-polls")
+    polls = await _open_database(
+        settings,
+        POLL_CONNECTIONS + CLAIM_CONNECTIONS * (TURNS in queues),
+        counters,
+        stack,
+        f"turnkeeper-{pool}-polls",
+    )
+    failpoints = Failpoints.parse(settings.failpoints)
+    groups = TurnGroups(
+        database, members_max=settings.group_members, wait_s=settings.group_wait_s, failpoints=failpoints
+    )
+    stack.push_async_callback(groups.close)
     process = psutil.Process()
     wakes = CeleryWakePublisher(settings.broker_url.get_secret_value(), bound_s=settings.publish_bound_s)
     stack.push_async_callback(asyncio.to_thread, wakes.close, WAKES_CLOSE_S)
@@ -72,12 +90,27 @@ async def open_stores(settings: Settings, queues: Sequence[str], stack: AsyncExi
         ),
         database=database,
         polls=polls,
-        turns=PostgresTurnQueue(database, polls=polls, attempts_max=settings.attempts_max),
+        turns=PostgresTurnQueue(
+            database,
+            polls=polls,
+            attempts_max=settings.attempts_max,
+            inbox_retry_s=settings.inbox_retry_s,
+            groups=groups,
+        ),
+        inbox=PostgresInbox(
+            database, attempts_max=settings.inbox_attempts, turn_attempts_max=settings.attempts_max
+        ),
+        tasks=PostgresTaskStore(
+            database,
+            attempts_max=settings.attempts_max,
+            inbox_attempts=settings.inbox_attempts,
+            failpoints=failpoints,
+        ),
         jobs=PostgresJobQueue(database, polls=polls),
         log=PostgresSessionLog(database),
         feed=_open_feed(settings, stack),
         wakes=wakes,
-        failpoints=Failpoints.parse(settings.failpoints),
+        failpoints=failpoints,
         leave=asyncio.Event(),
     )
 

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final, Protocol
 
-from shared.domain.errors import LeaseHeld, TurnkeeperError
+from shared.domain.errors import LeaseHeld, StoreUnavailable, TurnkeeperError
 from shared.domain.ids import SessionId
+from shared.inbox.port import Inbox
 from shared.jobs.queue import JobQueue
 from shared.leases.port import Leases, NamedLease
+from shared.tasks.port import Debt, TaskStore
+from shared.transfer.retention import Policy, Pruned, Retention
 from shared.turns.queue import TurnQueue
 from shared.wakes.names import ACTIVITY, INDEX, REMEMBER, TURNS
 
@@ -28,6 +32,9 @@ BATCH: Final = 50
 FORGET_WORKERS_S: Final = 3_600.0
 #: Batches of one sweep; what is left is found by the next.
 BATCHES_MAX: Final = 20
+#: A delivery to a parent that failed is tried again after so long, twice as long each time, up to the second.
+DELIVERY_RETRY_S: Final = 2.0
+DELIVERY_RETRY_MAX_S: Final = 300.0
 
 
 class Bell(Protocol):
@@ -223,6 +230,73 @@ def turn_sweeps(
     )
 
 
+def task_sweeps(
+    tasks: TaskStore, wakes: Bell, *, on_change: Callable[[SessionId], None]
+) -> tuple[Sweep, ...]:
+    """Return the sweeps of background tasks: end those past their deadline, and tell parents what they are owed (TSK-43).
+
+    A delivery that fails is put off, longer each time, with all else that its parent is owed: a parent that cannot be told
+    never keeps others waiting.
+    """
+
+    async def deliver() -> int:
+        done = 0
+        for _ in range(BATCHES_MAX):
+            debts = await tasks.owed(limit=BATCH)
+            done += await _deliver_batch(tasks, wakes, debts, on_change)
+            if len(debts) < BATCH:
+                break
+        return done
+
+    async def end_late() -> int:
+        ended = await tasks.end_late(limit=BATCH)
+        for task in ended:
+            on_change(task.session_id)
+        return len(ended)
+
+    return Sweep("tasks.deadline", end_late), Sweep("tasks.deliver", deliver)
+
+
+async def _deliver_batch(
+    tasks: TaskStore, wakes: Bell, debts: Sequence[Debt], on_change: Callable[[SessionId], None]
+) -> int:
+    done = 0
+    failed: set[SessionId] = set()
+    for debt in debts:
+        try:
+            told = await tasks.deliver(debt, wait=False) if debt.parent not in failed else None
+        except StoreUnavailable:
+            raise  # the whole database is away: the next pass begins anew
+        except TurnkeeperError as error:
+            failed.add(debt.parent)
+            _log.warning("task %s was not delivered: %s", debt.task_id, error, extra={"task": debt.task_id})
+            told = None
+        if debt.parent in failed:
+            await tasks.put_off(debt, min(DELIVERY_RETRY_S * 2 ** min(debt.tries, 16), DELIVERY_RETRY_MAX_S))
+        elif told is not None:
+            done += 1
+            on_change(told.parent)
+            wakes.ring(TURNS, [] if told.turn_id is None else [str(told.turn_id)])
+    return done
+
+
+def inbox_sweep(inbox: Inbox, wakes: Bell) -> Sweep:
+    """Return the sweep of inboxes: insert the turn of items that wait though none follows, as after one that was refused."""
+
+    async def recover() -> int:
+        done = 0
+        for _ in range(BATCHES_MAX):
+            found = await inbox.recover(limit=BATCH)
+            if found.ready:
+                wakes.ring(TURNS, [str(turn) for turn in found.ready])
+            done += len(found.ready)
+            if not found.may_be_more:
+                break
+        return done
+
+    return Sweep("inbox.recover", recover)
+
+
 def job_sweep(jobs: JobQueue, wakes: Bell) -> Sweep:
     """Return the sweep of the background pools: ring every queue with something due that nobody was woken for."""
 
@@ -235,6 +309,51 @@ def job_sweep(jobs: JobQueue, wakes: Bell) -> Sweep:
         return rung
 
     return Sweep("jobs.ring", ring)
+
+
+class RetentionSweep:
+    """Takes away what is old and owed to nobody, a bounded part at a time; after a whole pass it rests ``every_s``."""
+
+    def __init__(self, retention: Retention, policy: Policy, *, every_s: float) -> None:
+        self._retention = retention
+        self._policy = policy
+        self._every_s = every_s
+        self._pass: AsyncGenerator[Pruned] | None = None
+        self._rests_until = 0.0
+
+    async def act(self) -> int:
+        """Go on with the pass, or begin one when it is time; answers how much left."""
+        now = asyncio.get_running_loop().time()
+        if self._pass is None:
+            if now < self._rests_until:
+                return 0
+            self._pass = self._retention.batches(self._policy)
+        gone, batches, pass_ = 0, self._pass, None
+        self._pass = None  # a pass that fails, or is cut, begins anew
+        for _ in range(BATCHES_MAX):
+            try:
+                gone += (await anext(batches)).all
+            except StopAsyncIteration:
+                self._rests_until = now + self._every_s
+                break
+        else:
+            pass_ = batches
+        self._pass = pass_
+        return gone
+
+
+def retention_sweeps(
+    retention: Retention, *, key_window_days: float, sessions_keep_days: float, every_s: float
+) -> tuple[Sweep, ...]:
+    """Return the sweep of retention, none when nothing may leave; receipts of the memory store leave by command only."""
+    if not key_window_days and not sessions_keep_days:
+        return ()
+    policy = Policy(
+        rows_after=timedelta(days=key_window_days) if key_window_days else None,
+        sessions_after=timedelta(days=sessions_keep_days) if sessions_keep_days else None,
+        memory=False,
+    )
+    return (Sweep("retention", RetentionSweep(retention, policy, every_s=every_s).act),)
 
 
 def _add(counts: dict[str, int], name: str, n: int) -> None:

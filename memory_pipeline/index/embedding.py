@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from memory_pipeline.index.limits import SemanticQueryLimits
 from memory_pipeline.index.port import SemanticIndex
@@ -15,9 +15,11 @@ from memory_pipeline.recall.sources import SearchByMeaning
 from memory_pipeline.store.documents import NamespaceAddress, Passage
 from shared.domain.errors import ConfigError, IndexUnavailable
 from shared.models.embeddings import Embedder, EmbedderProfile
-from shared.models.openai_embeddings import OpenAIEmbedder
 from shared.models.wordllama_embeddings import WordLlamaEmbedder
 from shared.settings import DEFAULT_OPENAI_BASE_URL, Settings
+
+if TYPE_CHECKING:
+    from shared.models.openai_embeddings import OpenAIEmbedder
 
 _log: Final = logging.getLogger(__name__)
 
@@ -31,14 +33,7 @@ def open_embedder(settings: Settings, stack: AsyncExitStack) -> Embedder | None:
     """
     embedder: OpenAIEmbedder | WordLlamaEmbedder
     if settings.embedding_model:
-        profile = EmbedderProfile(
-            ENDPOINT, settings.embedding_model, settings.embedding_revision, settings.embedding_dimensions
-        )
-        embedder = OpenAIEmbedder(
-            base_url=settings.openai_base_url or DEFAULT_OPENAI_BASE_URL,
-            api_key=settings.openai_api_key,
-            profile=profile,
-        )
+        embedder = _endpoint_embedder(settings)
     else:
         try:
             embedder = WordLlamaEmbedder()
@@ -47,6 +42,19 @@ def open_embedder(settings: Settings, stack: AsyncExitStack) -> Embedder | None:
             return None
     stack.push_async_callback(embedder.aclose)
     return embedder
+
+
+def _endpoint_embedder(settings: Settings) -> OpenAIEmbedder:
+    # Its client takes half a second to import, and most processes embed with the local model or not at all.
+    from shared.models.openai_embeddings import OpenAIEmbedder  # noqa: PLC0415 - loaded late, see above
+
+    return OpenAIEmbedder(
+        base_url=settings.openai_base_url or DEFAULT_OPENAI_BASE_URL,
+        api_key=settings.openai_api_key,
+        profile=EmbedderProfile(
+            ENDPOINT, settings.embedding_model, settings.embedding_revision, settings.embedding_dimensions
+        ),
+    )
 
 
 def profile_of(embedder: Embedder) -> SemanticProfile:

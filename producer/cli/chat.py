@@ -9,11 +9,16 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from producer.dev.running import find_producer_url
-from producer.dev.talk import Conversation, ServerEvent, Turn
+from producer.dev.talk import Conversation, Rejected, ServerEvent, Turn
 from shared.settings import load_settings
 
 FAILED_STATUS = 1
 PROMPT = "> "
+RESUME = "/resume"
+#: What is said for a resume without words of its own.
+GO_ON = "Continue where you stopped."
+ANSWERED = frozenset({"completed", "partial"})
+CUT = frozenset({"cancelled", "interrupted"})
 
 
 def command(
@@ -24,24 +29,49 @@ def command(
     session: Annotated[str | None, typer.Option("--session", help="Continue this session.")] = None,
     once: Annotated[str | None, typer.Option("--once", help="Send this one message and leave.")] = None,
 ) -> None:
-    """Chat. Ctrl-C cancels the running turn and returns to the prompt; Ctrl-C or Ctrl-D there leaves."""
+    """Chat. Ctrl-C cancels the running turn and returns to the prompt; Ctrl-C or Ctrl-D there leaves.
+
+    After a turn that was cancelled or interrupted, /resume goes on from it, with the words after it if there are any.
+    """
     with Conversation(url or find_producer_url(load_settings()), key) as conversation:
         if session is None:
             session = conversation.create_session()
         else:
             conversation.read_session(session)
         if once is not None:
-            if not run_turn(conversation, session, once, Screen(sys.stdout)):
+            if not run_turn(conversation, session, once, Turn(), Screen(sys.stdout)):
                 raise typer.Exit(FAILED_STATUS)
             return
         print(f"session {session} (continue it with --session)")
-        for text in _prompts():
-            run_turn(conversation, session, text, Screen(sys.stdout))
+        _converse(conversation, session)
 
 
-def run_turn(conversation: Conversation, session: str, text: str, screen: Screen) -> bool:
+def _converse(conversation: Conversation, session: str) -> None:
+    """Run turn after turn; what can be resumed is the last one, or what it was to resume."""
+    cut: str | None = None
+    for text in _prompts():
+        turn, screen = Turn(), Screen(sys.stdout)
+        command, _, words = text.partition(" ")
+        if command == RESUME:
+            if cut is None:
+                screen.note("there is nothing to resume here")
+                continue
+            turn.resumes, text = cut, words.strip() or GO_ON
+        try:
+            run_turn(conversation, session, text, turn, screen)
+        except Rejected as error:
+            if turn.resumes is None:
+                raise
+            screen.note(str(error))
+        if screen.outcome in CUT:
+            cut = turn.id
+            screen.note(f"{RESUME} goes on from here")
+        elif screen.outcome is not None and (turn.resumes is None or screen.outcome in ANSWERED):
+            cut = None
+
+
+def run_turn(conversation: Conversation, session: str, text: str, turn: Turn, screen: Screen) -> bool:
     """Say ``text`` and show the turn; say whether it completed. The first Ctrl-C cancels it and shows how it ends."""
-    turn = Turn()
     try:
         _show(conversation, session, text, turn, screen)
     except KeyboardInterrupt:
@@ -52,7 +82,7 @@ def run_turn(conversation: Conversation, session: str, text: str, screen: Screen
             done = conversation.cancel(turn.id)
             screen.note("cancelling" if done["cancelled"] else f"not cancelled: {done['reason']}")
             _show(conversation, session, text, turn, screen)
-    return screen.outcome in ("completed", "partial")
+    return screen.outcome in ANSWERED
 
 
 def _show(conversation: Conversation, session: str, text: str, turn: Turn, screen: Screen) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import keyword
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,11 +26,16 @@ COMMANDS: Final[Mapping[str, str]] = {
     "status": "Show pools, workers and what is owed.",
     "retry": "Put items that were given up back into their pool.",
     "move-revision": "Give waiting turns of an unserved agent revision another one.",
+    "export": "Write a session to a transfer file.",
+    "import": "Make a session from a transfer file.",
+    "verify": "Recheck the digest chain of a session or a transfer file.",
+    "prune": "Take away what is old and owed to nobody; archive old records.",
     "serve": "Run the producer.",
     "worker": "Run one worker process of a pool.",
     "migrate": "Bring the database to this version's schema.",
     "keys": "Create, list and revoke API keys.",
     "owners": "Show and set what one owner may: caps, quotas, rates.",
+    "bench": "Measure it beside baselines: empty Celery jobs, bare commits, plain routes.",
     "test": "Check everything: lint, types, layers, tests.",
     "spec": "Count the behaviour rows that tests prove.",
 }
@@ -67,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def module_of(name: str) -> str:
     """Return the module of a command."""
-    return f"producer.cli.{name.replace('-', '_')}"
+    plain = name.replace("-", "_")
+    return f"producer.cli.{plain}_" if keyword.iskeyword(plain) else f"producer.cli.{plain}"
 
 
 def _run(name: str, arguments: list[str]) -> int:

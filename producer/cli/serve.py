@@ -10,6 +10,7 @@ from producer.app import create_app
 from producer.compose import producer_parts
 from producer.server import make_server
 from producer.traffic import Traffic
+from shared.domain.collection import started_uncollected
 from shared.settings import load_settings
 from shared.telemetry.logs import configure_logs
 
@@ -27,11 +28,12 @@ def command(
     settings = load_settings()
     configure_logs(settings.log_format, settings.log_level)
     traffic = Traffic()
-    server = make_server(
-        create_app(lambda: producer_parts(settings, traffic)),
-        traffic,
-        host=host or settings.host,
-        port=settings.port if port is None else port,
-        drain_s=settings.drain_s,
-    )
+    with started_uncollected():
+        server = make_server(
+            create_app(lambda: producer_parts(settings, traffic)),
+            traffic,
+            host=host or settings.host,
+            port=settings.port if port is None else port,
+            drain_s=settings.drain_s,
+        )
     server.run()

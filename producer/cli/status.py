@@ -13,12 +13,14 @@ import typer
 from producer.dev.running import find_database_url
 from shared.database.pool import Database
 from shared.database.totals import TOTAL_NAMES, TotalName, read_totals
+from shared.inbox.port import InboxBacklog
+from shared.inbox.postgres import PostgresInbox
 from shared.jobs.postgres import PostgresJobQueue
 from shared.jobs.queue import BACKGROUND_POOLS, JobBacklog, ParkedJob, Pool
 from shared.settings import load_settings
-from shared.turns.postgres import PostgresTurnQueue
 from shared.turns.postgres_lost import LostTurn, read_lost_turns
-from shared.turns.queue import Backlog
+from shared.turns.postgres_pools import PostgresPools
+from shared.turns.processes import Backlog
 from shared.wakes.names import QUEUES, TURNS
 
 PARKED_SHOWN: Final = 20
@@ -62,6 +64,7 @@ class Standing:
     """What the database says of the system at one moment."""
 
     turns: Backlog
+    inbox: InboxBacklog
     workers: Sequence[Mapping[str, Any]]
     jobs: Mapping[Pool, JobBacklog] = field(default_factory=dict)
     parked: Sequence[ParkedJob] = ()
@@ -73,14 +76,15 @@ async def _read(url: str) -> Standing:
     database = Database(url, connections=1, name="turnkeeper-status")
     await database.open(wait_s=5.0)
     try:
-        queue, jobs = PostgresTurnQueue(database), PostgresJobQueue(database)
-        workers = await queue.workers()
+        pools, jobs = PostgresPools(database, database), PostgresJobQueue(database)
+        workers = await pools.workers()
         served = sorted({revision for worker in workers for revision in worker["revisions"]})
         backlogs = {pool: await jobs.backlog(pool) for pool in BACKGROUND_POOLS}
         parked = [job for pool in BACKGROUND_POOLS for job in await jobs.parked(pool, limit=PARKED_SHOWN)]
-        backlog = await queue.backlog(TURNS, served or [""])
+        backlog = await pools.backlog(TURNS, served or [""])
         lost = await read_lost_turns(database, limit=PARKED_SHOWN)
-        return Standing(backlog, workers, backlogs, parked, lost, await read_totals(database))
+        inbox = await PostgresInbox(database).backlog()
+        return Standing(backlog, inbox, workers, backlogs, parked, lost, await read_totals(database))
     finally:
         await database.close()
 
@@ -102,6 +106,7 @@ def report(standing: Standing) -> dict[str, Any]:
         pools[pool_name] |= asdict(owed)
     return {
         "pools": pools,
+        "inbox": asdict(standing.inbox),
         "parked": [
             *(_parked(TURNS, str(turn.turn_id), turn.attempts, "turn.lease") for turn in standing.lost),
             *(_parked(j.pool, j.job_id, j.attempts, j.last_failure) for j in standing.parked),
@@ -128,6 +133,7 @@ def screen(found: Mapping[str, Any], *, silent_after_s: float) -> Iterator[str]:
     yield ""
     yield f"turns: {turns['ready']} ready, {turns['queued']} queued behind, {turns['running']} running"
     yield f"oldest owed: {turns['oldest_due_s']:.1f} s"
+    yield f"inbox: {found['inbox']['waiting']} waiting, oldest {found['inbox']['oldest_s']:.1f} s"
     for name in BACKGROUND_POOLS:
         if (owed := found["pools"][name]).get("ready") is not None:
             yield (

@@ -19,8 +19,8 @@ Say = Callable[[str], None]
 LOOPBACK: Final = "127.0.0.1"
 #: Connections of PostgreSQL beside the workers': the producer's pool, the superuser's, and people's.
 CONNECTIONS_BESIDE_WORKERS: Final = 40
-#: Connections that each worker has beside its pool of them: renewals, and one that is being replaced.
-CONNECTIONS_BESIDE_POOL: Final = 2
+#: Connections that each worker has beside its pool of them: renewals, claims of turns, and one that is being replaced.
+CONNECTIONS_BESIDE_POOL: Final = 3
 
 #: Pools that an app with memory needs besides the others.
 MEMORY_POOLS: Final = (ACTIVITY, REMEMBER, INDEX)

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 NAME: Final = "run.json"
 VERSION: Final = 1
 
@@ -57,11 +55,21 @@ def remove_run_file(home: Path) -> None:
 
 def process_start() -> float:
     """Return when this process started, as ``RunFile.started_at`` wants it: seconds since the epoch."""
-    return psutil.Process().create_time()
+    return _create_time(os.getpid())
 
 
 def _is_alive(content: RunFile) -> bool:
     try:
-        return abs(psutil.Process(content.pid).create_time() - content.started_at) < 1.0
-    except psutil.Error:
+        return abs(_create_time(content.pid) - content.started_at) < 1.0
+    except ProcessLookupError:
         return False
+
+
+def _create_time(pid: int) -> float:
+    """Return when a process started; raise ``ProcessLookupError`` when it cannot be looked at."""
+    import psutil  # noqa: PLC0415 - a command looks at a process only where a file names one
+
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.Error as error:
+        raise ProcessLookupError(pid) from error

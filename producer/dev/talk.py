@@ -49,11 +49,15 @@ class ServerEvent:
 
 @dataclass(slots=True)
 class Turn:
-    """A turn as its reader knows it: nothing until the receipt, then its id and the last record seen."""
+    """A turn as its reader knows it: nothing until the receipt, then its id and the last record seen.
+
+    ``resumes`` is the id of the turn that it continues.
+    """
 
     id: str | None = None
     cursor: str | None = None
     ended: bool = False
+    resumes: str | None = None
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
@@ -94,6 +98,7 @@ class Conversation:
         ``Rejected``, and ``Unavailable`` when the producer stays away.
         """
         path, body = f"/v1/sessions/{session_id}/turns", {"message": text, "key": turn.key}
+        body |= {} if turn.resumes is None else {"resumes": turn.resumes}
         failures = 0
         while not turn.ended:
             try:

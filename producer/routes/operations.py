@@ -106,11 +106,13 @@ async def metrics(parts: Parts) -> Response:
             seen = [w for w in workers if w["silent_s"] < SEEN_PERIODS * parts.settings.worker_seen_s]
             served = sorted({revision for w in seen for revision in w["revisions"]})
             backlog = await parts.queue.backlog(TURNS, served or [""])
+            inbox = await parts.inbox.backlog()
             items = {pool: await parts.jobs.backlog(pool) for pool in BACKGROUND_POOLS}
     except (TurnkeeperError, TimeoutError):
         parts.metrics.show_store_away()
     else:
         parts.metrics.show_queue(TURNS, backlog, seen)
+        parts.metrics.show_inbox(inbox)
         for pool, owed in items.items():
             parts.metrics.show_pool(pool, owed)
     return Response(parts.metrics.render(), media_type=CONTENT_TYPE)

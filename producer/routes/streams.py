@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import orjson
 from fastapi import APIRouter, Header, Query, Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from producer.doors import SECURITY, OwnedRoute, Owner, Parts
 from producer.parts import ProducerParts
@@ -53,21 +53,15 @@ class ProducerStream(EventStream):
             keep_alive_s=parts.settings.keep_alive_s,
             closing=parts.traffic.draining,
             snapshot_url=snapshot_url,
+            first=first,
             headers=headers,
         )
         self._traffic: Traffic = parts.traffic
-        self._first = first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the response."""
-
-        async def send_first(message: Message) -> None:
-            await send(message)
-            if message["type"] == "http.response.start" and self._first:
-                await send({"type": "http.response.body", "body": self._first, "more_body": True})
-
         with self._traffic.stream():
-            await super().__call__(scope, receive, send_first)
+            await super().__call__(scope, receive, send)
 
 
 @router.get("/sessions/{session_id}/events", response_class=Response, responses=_STREAM_RESPONSES)
@@ -110,9 +104,11 @@ async def answer_with_events(
     The turn is durable: what keeps it from being followed is a `problem` behind the receipt, never a refusal, which a
     caller without a key would answer with a second turn.
     """
-    # A duplicate's turn may have begun long before its receipt was asked for again.
-    after = None if receipt.duplicate else receipt.after
-    events = _followed(parts, receipt.turn_id, owner, after)
+    if receipt.duplicate:
+        # Its turn may have begun long before its receipt was asked for again.
+        events = _followed(parts, receipt.turn_id, owner)
+    else:
+        events = parts.following.follow_admitted(receipt)
     first = b"event: admitted\ndata: %s\n\n" % orjson.dumps(answer.model_dump(mode="json"))
     headers = {"Location": answer.links.turn}
     return ProducerStream(parts, events, snapshot_url=answer.links.turn, first=first, headers=headers)
@@ -157,10 +153,10 @@ def read_kinds(text: str | None) -> Collection[str] | None:
 
 
 async def _followed(
-    parts: ProducerParts, turn_id: TurnId, owner: OwnerId, after: int | None
+    parts: ProducerParts, turn_id: TurnId, owner: OwnerId
 ) -> AsyncGenerator[FollowEvent, None]:
     """Follow a turn; trouble at the beginning is raised by the first event, as later trouble is."""
-    async with aclosing(await parts.following.follow_turn(turn_id, owner, after=after)) as events:
+    async with aclosing(await parts.following.follow_turn(turn_id, owner)) as events:
         async for event in events:
             yield event
 

@@ -8,6 +8,7 @@ from typing import Literal, Protocol, TypeVar
 
 from shared.agents.policy import Policy
 from shared.agents.tasks import TurnTasks
+from shared.domain.ids import SessionId
 from shared.host.endings import TurnOutcome
 from shared.host.port import AdmittedTurn
 from shared.models.types import Message
@@ -37,13 +38,15 @@ class TurnResult:
     """What a turn came to (TRN-15, TRN-16).
 
     ``usage`` sums every run's model calls. ``pending`` counts inbox items that the turn's end left waiting, for the
-    caller to drain; 0 for a turn that the caller ends itself.
+    caller to drain; 0 for a turn that the caller ends itself. For a turn over in-memory sessions it counts commands that
+    wait. ``session_id`` is where the next turn goes on.
     """
 
     outcome: Literal["completed", "partial", "failed"]
     reply: str | None
     usage: Mapping[str, int] = field(default_factory=dict)
     pending: int = 0
+    session_id: SessionId | None = None
 
 
 class Turn(Protocol):

@@ -46,6 +46,10 @@ class TurnStage(Protocol):
         """Leave a turn of the session open that nobody ends."""
         ...
 
+    async def deliver(self, item: str) -> None:
+        """Put an item of this id into the session's inbox."""
+        ...
+
     async def records(self) -> Sequence[Record]:
         """Read the session's whole log."""
         ...
@@ -184,6 +188,21 @@ async def usage(subject: TurnCompositionSubject) -> None:
     sums = {name: sum(u[name] for u in stored) for name in ("input_tokens", "output_tokens")}
     same(sums, {"input_tokens": 12, "output_tokens": 3}, "each step stores what it used")
     same({name: result.usage[name] for name in sums}, sums, "the result says their sum")
+
+
+@check(
+    "a turn that it begins tells how many inbox items its end left waiting",
+    *("KIT-25", "TRN-16", "INB-32"),
+)
+async def pending(subject: TurnCompositionSubject) -> None:
+    stage = await subject.stage(ScriptedModel([]))
+
+    async def use(turn: Turn) -> TurnOutcome:
+        for item in ("a", "b"):
+            await stage.deliver(item)
+        return turn.reply("ok")
+
+    same((await stage.run(hello(), use)).pending, 2, "what came while it ran")
 
 
 @check(

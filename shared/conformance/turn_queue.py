@@ -14,13 +14,14 @@ from shared.conformance import (
 )
 from shared.conformance.check import ConformanceCheck
 from shared.conformance.turn_stage import TurnQueueSubject
-from shared.conformance.turns import begins, hooks, interrupts, shares, standings
+from shared.conformance.turns import begins, hooks, interrupts, resumes, shares, standings
 
 CHECKS: Final = (
     *turn_queue_admission.CHECKS,
     *begins.CHECKS,
     *hooks.CHECKS,
     *interrupts.CHECKS,
+    *resumes.CHECKS,
     *shares.CHECKS,
     *turn_queue_claims.CHECKS,
     *turn_queue_holders.CHECKS,

@@ -17,7 +17,8 @@ from shared.conformance.turn_stage import (
     stage,
     step,
 )
-from shared.domain.ids import OwnerId
+from shared.domain.ids import OwnerId, new_session_id
+from shared.sessions.log import NewSession
 from shared.turns.queue import ALIVE_LOSSES_FREE, Receipt
 
 
@@ -54,6 +55,18 @@ async def what_a_claim_holds(subject: TurnQueueSubject) -> None:
     same((claim.attempts, claim.suspect, claim.lost), (0, False, False), "nobody tried it before")
     same((claim.number, claim.max_duration_s, claim.open_for_s), (None, 2.5, None), "it is not open")
     same((await s.view(claim)).status, "running", "it runs")
+
+
+@check("a claim that says whether its session goes on from another's history is right", "SES-72")
+async def inheriting(subject: TurnQueueSubject) -> None:
+    s = await stage(subject)
+    parent = await s.session()
+    for inherit in (True, False):
+        child = new_session_id()
+        await s.log.fork(NewSession(child, s.owner), parent, inherit=inherit)
+        await s.admit(child)
+        claim = await s.claim()
+        require(claim.inherits in (inherit, None), "a fork's claim says so, or leaves it to be looked up")
 
 
 @check(

@@ -34,6 +34,10 @@ class WorkCounters:
         count.commits += commits
         count.rows += rows
 
+    def add_member(self, unit: str) -> None:
+        """Add one call of ``unit`` that shared the statement of a group, which is counted by itself."""
+        self.add(unit, statements=0, round_trips=0, commits=0, rows=0)
+
     def snapshot(self) -> Mapping[str, UnitCount]:
         """Return a copy that later work does not change."""
         return {

@@ -17,6 +17,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
+from shared.database.arrays import with_array_texts
 from shared.database.counters import WorkCounters
 from shared.database.schema import require_compatible
 from shared.database.statements import Statement, load_statements
@@ -61,6 +62,7 @@ class Database:
         name: str = "turnkeeper",
     ) -> None:
         self.counters = counters if counters is not None else WorkCounters()
+        self.connections_max = connections
         self._url = url
         self._prepared = prepared
         self._wait_s = wait_s
@@ -124,10 +126,14 @@ class Database:
         return rows
 
     async def _send(self, statement: Statement, params: Params) -> list[Row]:
+        # By hand: the pool's own context manager also commits, which on an autocommit connection is a look at nothing.
         with translated(statement.name):
-            async with self._pool.connection() as connection:
-                cursor = await connection.execute(statement.text, params)
-                return await cursor.fetchall() if cursor.description else []
+            connection = await self._pool.getconn()
+            try:
+                cursor = await connection.execute(statement.text, with_array_texts(params))
+                return await cursor.fetchall() if cursor.rownumber is not None else []
+            finally:
+                await self._pool.putconn(connection)
 
     @asynccontextmanager
     async def transaction(self, unit: str) -> AsyncIterator[Transaction]:

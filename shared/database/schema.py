@@ -8,9 +8,9 @@ from typing import Any
 from shared.domain.errors import SchemaOutOfRange
 
 #: The schema this code was written for.
-VERSION = 2
+VERSION = 5
 #: The oldest code that may run on a schema this code's migrations made.
-COMPATIBLE_FROM = 1
+COMPATIBLE_FROM = 2
 
 
 def require_compatible(row: Mapping[str, Any] | None, *, code_version: int = VERSION) -> None:

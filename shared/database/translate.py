@@ -9,7 +9,14 @@ import psycopg
 from psycopg import errors as pg
 from psycopg_pool import PoolClosed, PoolTimeout
 
-from shared.domain.errors import InvalidInput, StoreBusy, StoreDefect, StoreUnavailable, TurnkeeperError
+from shared.domain.errors import (
+    HistoryModeConflict,
+    InvalidInput,
+    StoreBusy,
+    StoreDefect,
+    StoreUnavailable,
+    TurnkeeperError,
+)
 
 _BUSY = (pg.LockNotAvailable, pg.DeadlockDetected, pg.SerializationFailure, pg.QueryCanceled)
 _AWAY = (
@@ -28,6 +35,9 @@ _AWAY = (
 #: Operational errors to the driver, but no retry helps: a value is larger than an index or a statement holds.
 _BEYOND_LIMITS = (pg.ProgramLimitExceeded, pg.StatementTooComplex, pg.TooManyArguments, pg.TooManyColumns)
 
+#: What our own triggers refuse with.
+_KEEPS_WHOLE_TURNS = "TK001"
+
 
 def translate(error: BaseException, statement: str) -> TurnkeeperError:
     """Return our error for a driver's. The text names the statement and SQLSTATE, never SQL, values or addresses."""
@@ -41,6 +51,8 @@ def translate(error: BaseException, statement: str) -> TurnkeeperError:
             return StoreBusy(
                 "a lock could not be had in time; nothing was stored", statement=statement, sqlstate=state
             )
+        case psycopg.Error() if state == _KEEPS_WHOLE_TURNS:
+            return HistoryModeConflict("the session keeps whole turns: it takes no turn of the queue")
         case pg.UntranslatableCharacter() | pg.CharacterNotInRepertoire():
             return InvalidInput("text cannot be stored", field="text", bound="storable Unicode")
         case PoolClosed() | OSError():

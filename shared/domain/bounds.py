@@ -16,6 +16,8 @@ BODY_MAX_BYTES = 1024 * 1024
 TURN_BODY_MAX_BYTES = 24 * 1024 * 1024
 RECORD_MAX_BYTES = 4 * 1024 * 1024
 COMMIT_MAX_BYTES = 16 * 1024 * 1024
+#: A commit always fits one read of the log.
+COMMIT_MAX_RECORDS = 1_000
 INTEGER_MAX_BITS = 3_322
 
 _PRINTABLE_ASCII = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")

@@ -10,8 +10,12 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+import orjson
+
+#: What holds no keys.
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
 
 
@@ -20,14 +24,24 @@ def _utf16_order(key: str) -> bytes:
 
 
 def _needs_utf16_order(value: Any) -> bool:
-    """Say whether any key holds a character outside the BMP: only there do code point and UTF-16 order differ."""
-    if isinstance(value, Mapping):
-        return any(
-            (not k.isascii() and any(c > "\uffff" for c in k)) or _needs_utf16_order(v)
-            for k, v in value.items()
-        )
-    if isinstance(value, list | tuple):
-        return any(_needs_utf16_order(v) for v in value)
+    """Say whether any key holds a character outside the BMP: only there do code point and UTF-16 order differ.
+
+    Raises ``AttributeError`` for a key that is no string.
+    """
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        # An abstract base class is asked about nothing that is plain: most of a value is.
+        kind = type(value)
+        if kind in _PLAIN:
+            continue
+        if kind is dict or isinstance(value, Mapping):
+            for key in value:
+                if not key.isascii() and any(c > "\uffff" for c in key):
+                    return True
+            waiting.extend(value.values())
+        elif isinstance(value, list | tuple):
+            waiting.extend(value)
     return False
 
 
@@ -40,10 +54,35 @@ def _encode_utf16_sorted(value: Any) -> str:
     return _ENCODER.encode(value)
 
 
+def _is_plain(value: Any) -> bool:
+    """Say whether the fast encoder writes this value as the rules say: no float, no subclass, no key beyond ASCII.
+
+    Its floats look otherwise (``1e16``, NaN as null), it takes what JSON cannot hold, and it sorts by code points.
+    """
+    kind = type(value)
+    if kind is dict:
+        for key, inner in value.items():
+            if type(key) is not str or not key.isascii():
+                return False
+            if not (type(inner) is str or _is_plain(inner)):
+                return False
+        return True
+    if kind is list or kind is tuple:
+        return all(map(_is_plain, value))
+    return kind is str or kind is int or value is None or kind is bool
+
+
 def canonical_json(value: Any) -> str:
     """Return the one text of a JSON value. Raises ``ValueError`` or ``TypeError`` for what JSON cannot hold."""
     try:
-        return _encode_utf16_sorted(value) if _needs_utf16_order(value) else _ENCODER.encode(value)
+        if _is_plain(value):
+            return str(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), "utf-8")
+    except (TypeError, RecursionError):
+        pass  # a lone surrogate, an integer of more than 64 bits, or too deep for it
+    try:
+        # Encoded first: what holds itself is refused there, and would be looked through without end here.
+        text = _ENCODER.encode(value)
+        return _encode_utf16_sorted(value) if _needs_utf16_order(value) else text
     except (
         AttributeError
     ) as error:  # looked for in keys only when it is too late: a check of each costs every commit

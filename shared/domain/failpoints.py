@@ -21,6 +21,7 @@ _log: Final = logging.getLogger(__name__)
 #: Every point, in the order a turn, and then what it leaves to the background, meets them. A test checks that each is reached by some fault test.
 POINTS: Final = (
     "turn.claimed",
+    "inbox.read",
     "turn.opened",
     "turn.requested",
     "turn.response-stored",
@@ -30,7 +31,19 @@ POINTS: Final = (
     "turn.run-stored",
     "turn.reply-ready",
     "turn.ended",
+    "group.gathered",
+    "group.committed",
+    "history.ready",
+    "history.committed",
+    "task.owed",
+    "task.told",
     "admission.committed",
+    "task.unrung",
+    "task.starting",
+    "task.started",
+    "task.delivering",
+    "task.delivered",
+    "delivery.committed",
     "activity.claimed",
     "activity.extracted",
     "activity.pinned",
@@ -47,6 +60,12 @@ POINTS: Final = (
     "index.embedded",
     "index.reread",
     "index.replaced",
+    "export.page-written",
+    "import.page-added",
+    "import.filled",
+    "import.committed",
+    "archive.range-moved",
+    "prune.batch-done",
 )
 
 ACTIONS: Final = ("kill", "stop", "raise", "hold")

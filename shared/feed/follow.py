@@ -24,7 +24,7 @@ from shared.feed.watcher import AwaitedTurn, SessionTail, SessionWatcher, read_p
 from shared.sessions.log import SessionLog
 from shared.sessions.records import Head, Record
 from shared.sessions.vocabulary import TurnEnded, read_stored
-from shared.turns.queue import FINISHED, TurnQueue, TurnView
+from shared.turns.queue import FINISHED, Receipt, TurnQueue, TurnView
 
 REMOVED: Final = "session.missing"
 
@@ -39,6 +39,14 @@ class _Start:
     cursor: int
     head: int
     first: ResetEvent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """The one turn that a follower is about, as it stood when it came."""
+
+    turn_id: TurnId
+    is_opened: bool = False
 
 
 class Following:
@@ -107,7 +115,18 @@ class Following:
             merge.adopt(turn_id if is_open else None, view.number)
         if view.status in FINISHED:
             return _shown(self._replay(view, merge, start), kinds)
-        return _shown(_Follower(self, merge, head.id, start, turn=view).run(), kinds)
+        turn = _Followed(turn_id, is_opened=view.number is not None)
+        return _shown(_Follower(self, merge, head.id, start, turn=turn).run(), kinds)
+
+    def follow_admitted(self, receipt: Receipt) -> Events:
+        """Return the events of a turn whose admission was answered just now, to its end: without a statement before the first look.
+
+        What the receipt says is what :meth:`follow_turn` would find: every record of the turn comes after ``receipt.after``.
+        Not for a duplicate's, whose turn may have begun long before. While it runs it raises as that does.
+        """
+        merge = SessionMerge(head_seq=receipt.after, has_feed=self._feed is not None, turn=receipt.turn_id)
+        start = _Start(receipt.after, receipt.after)
+        return _Follower(self, merge, receipt.session_id, start, turn=_Followed(receipt.turn_id)).run()
 
     async def _start(self, head: Head, after: int) -> _Start:
         """Begin after the cursor; a reader whose cursor is older than what is kept is told so (D07)."""
@@ -146,7 +165,7 @@ class _Follower:
         session_id: SessionId,
         start: _Start,
         *,
-        turn: TurnView | None = None,
+        turn: _Followed | None = None,
     ) -> None:
         self._parts = parts
         self._merge = merge
@@ -163,10 +182,7 @@ class _Follower:
 
     async def run(self) -> Events:
         """Yield events until the turn ends or the session is gone."""
-        watcher = self._parts._watcher
-        tail = watcher.join(self._session_id, self._wake, head=self._start.head)
-        if self._turn is not None and self._turn.number is None:
-            self._awaited = watcher.await_turn(self._turn.turn_id, self._wake)
+        tail = self._join()
         try:
             if self._start.first is not None:
                 yield self._start.first
@@ -189,7 +205,17 @@ class _Follower:
         finally:
             self._stop_listening()
             self._stop_awaiting()
-            watcher.leave(tail, self._wake)
+            self._parts._watcher.leave(tail, self._wake)
+
+    def _join(self) -> SessionTail:
+        watcher = self._parts._watcher
+        tail = watcher.join(self._session_id, self._wake, head=self._start.head)
+        if tail.is_new and self._start.cursor >= self._start.head:
+            # As of the head there is nothing to read, and a hint comes as soon as hints can be heard.
+            self._read_version = tail.version
+        if self._turn is not None and not self._turn.is_opened:
+            self._awaited = watcher.await_turn(self._turn.turn_id, self._wake)
+        return tail
 
     def _may_read(self, tail: SessionTail) -> bool:
         is_due = self._read_version != tail.version or tail.head > self._cursor
@@ -264,8 +290,11 @@ class _Follower:
         self._listening = self._listened = None
 
     async def _sleep(self) -> None:
+        if not self._is_stalled:
+            await self._wake.wait()
+            return
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._parts._watcher.poll_s if self._is_stalled else None):
+            async with asyncio.timeout(self._parts._watcher.poll_s):
                 await self._wake.wait()
 
 

@@ -23,12 +23,14 @@ class Outgoing:
 
     Holds at most ``max_bytes`` of UTF-8; a step with more text shows no more of it until its record comes, and
     ``dropped`` counts the pieces. A step's unwritten end is given up when the next step begins: its record has it.
+    ``was_shown`` says whether anything of the turn was ever planned.
     """
 
     def __init__(self, turn_id: TurnId, epoch: int, *, max_bytes: int) -> None:
         self.turn_id = turn_id
         self.epoch = epoch
         self.dropped = 0
+        self.was_shown = False
         self._max_bytes = max_bytes - OVERHEAD_BYTES
         self._place: Place | None = None
         self._parts: list[str] = []
@@ -76,6 +78,7 @@ class Outgoing:
         """Return the entry to write now, if any, and take it as written; :meth:`fail` takes that back."""
         if self._place is None or not self.is_dirty:
             return None
+        self.was_shown = True
         run, step = self._place
         new, new_bytes = "".join(self._new), self._new_bytes
         self._new, self._new_bytes = [], 0

@@ -1,18 +1,24 @@
-"""How the feed reaches Redis: names of keys and channels, clients with bounded waits, backoff, and the counters."""
+"""How the feed reaches Redis: names of keys and channels, how entries are written and read, clients with bounded waits.
+
+An entry of a stream has two fields: ``p``, its place (epoch, run, step and, of a delta, offset, as decimals), and ``t``, its text.
+"""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeAlias, assert_never
 from urllib.parse import parse_qs, urlsplit
 
+import orjson
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from shared.domain.ids import SessionId, TurnId, WorkerId
+from shared.feed.entries import Delta, Entry, Snapshot
 from shared.feed.port import FeedStats
 
 CONNECT_S: Final = 1.0
@@ -36,6 +42,75 @@ def session_channel(session_id: SessionId) -> str:
 def worker_channel(worker_id: WorkerId) -> str:
     """Where a worker process is told which of its turns to look at."""
     return f"tk:w:{worker_id}"
+
+
+#: What is to be done to one stream: how it is written to, the new time to live (0: as it is), place and text.
+Write: TypeAlias = tuple[str, int, str, str]
+
+#: Writes to every stream in KEYS what ARGV[1], a JSON list of writes, says, and answers in their order: the new entry's id, nothing
+#: where the stream was not there, or an error. One command for a whole batch: a client pays for each command and each
+#: answer several times what an entry costs the server. Only a step's first entry or a snapshot makes a stream: a delta
+#: after a flush must not. A snapshot trims it to itself.
+WRITE_SCRIPT: Final = """
+local answers = {}
+for i, write in ipairs(cjson.decode(ARGV[1])) do
+  local key, how, ttl = KEYS[i], write[1], write[2]
+  local answer = true
+  if how == 'delta' then
+    answer = redis.pcall('XADD', key, 'NOMKSTREAM', '*', 'p', write[3], 't', write[4])
+  elseif how == 'first' then
+    answer = redis.pcall('XADD', key, '*', 'p', write[3], 't', write[4])
+  elseif how == 'snapshot' then
+    answer = redis.pcall('XADD', key, 'MAXLEN', '=', 1, '*', 'p', write[3], 't', write[4])
+  end
+  if ttl > 0 then
+    redis.pcall('EXPIRE', key, ttl)
+  end
+  answers[i] = answer
+end
+return answers
+"""
+
+
+def write_of(entry: Entry | None, ttl_s: int) -> Write:
+    """Return the write of an entry; without one only the time to live is set."""
+    match entry:
+        case Delta(epoch=epoch, run=run, step=step, offset=offset, text=text):
+            return ("delta" if offset else "first", ttl_s, f"{epoch} {run} {step} {offset}", text)
+        case Snapshot(epoch=epoch, run=run, step=step, text=text):
+            return ("snapshot", ttl_s, f"{epoch} {run} {step}", text)
+        case None:
+            return ("", ttl_s, "", "")
+        case _:
+            assert_never(entry)
+
+
+def encode_writes(writes: Sequence[Write]) -> bytes:
+    """Return the script's argument."""
+    return orjson.dumps(writes)
+
+
+def entry_of(turn_id: TurnId, fields: Sequence[bytes]) -> Entry | None:
+    """Return the entry of a stream's fields, name and value in turn; None for one that is not ours."""
+    try:
+        place_name, place, text_name, text = fields
+        if place_name != b"p" or text_name != b"t":
+            return None
+        epoch, run, step, *offset = map(int, place.split())
+        if offset:
+            return Delta(turn_id, epoch, run, step, offset[0], text.decode())
+        return Snapshot(turn_id, epoch, run, step, text.decode())
+    except ValueError:
+        return None
+
+
+#: Answers of XREAD as the server gives them: (stream, ((id, fields), …)) …
+Streams: TypeAlias = Sequence[tuple[bytes, Sequence[tuple[bytes, Sequence[bytes]]]]]
+
+
+def as_read(answer: Any, **_: Any) -> Any:
+    """Leave an answer as it is: the client's own reading makes a dict of every entry."""
+    return answer
 
 
 @dataclass(slots=True)

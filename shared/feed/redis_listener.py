@@ -37,13 +37,18 @@ class RedisListener:
         self._own = f"tk:l:{os.urandom(8).hex()}"
         self._watchers: dict[str, list[Heard]] = {self._own: []}
         self._subscribed: set[str] = set()
+        #: Channels that came or went since the subscription was last brought up to date.
+        self._changed: set[str] = set()
         self._loop: asyncio.Task[None] | None = None
 
     def watch(self, channel: str, heard: Heard) -> Callable[[], None]:
         """Call ``heard`` for each message of the channel; returns its undoing."""
         watchers = self._watchers.setdefault(channel, [])
         watchers.append(heard)
-        self._ring()
+        self._note(channel)
+        if channel in self._subscribed:
+            # Of a watcher who just left: no subscription will tell this one to look.
+            asyncio.get_running_loop().call_soon(heard, None)
         if self._loop is None:
             self._loop = asyncio.create_task(self._run(), name="feed-listener")
 
@@ -51,7 +56,7 @@ class RedisListener:
             watchers.remove(heard)
             if not watchers and self._watchers.get(channel) is watchers:
                 del self._watchers[channel]
-                self._ring()
+                self._note(channel)
 
         return undo
 
@@ -64,13 +69,15 @@ class RedisListener:
         """Stop listening."""
         await stop_tasks(self._loop)
 
-    def _ring(self) -> None:
+    def _note(self, channel: str) -> None:
+        self._changed.add(channel)
         if self._own in self._subscribed:
             self._send(("PUBLISH", self._own, ""))
 
     async def _run(self) -> None:
         while True:
             self._subscribed.clear()
+            self._changed = set(self._watchers)
             try:
                 async with self._client.pubsub() as subscription:
                     await self._listen(subscription)
@@ -96,12 +103,16 @@ class RedisListener:
                 await subscription.ping()
 
     async def _subscribe(self, subscription: PubSub) -> None:
-        wanted = set(self._watchers)
-        if gone := self._subscribed - wanted:
+        """Apply what changed; what did not is not looked at: there may be thousands of channels, and many messages."""
+        if not self._changed:
+            return
+        changed, self._changed = self._changed, set()
+        if gone := [one for one in changed if one in self._subscribed and one not in self._watchers]:
             await subscription.unsubscribe(*gone)
-        if new := wanted - self._subscribed:
+        if new := [one for one in changed if one in self._watchers and one not in self._subscribed]:
             await subscription.subscribe(*new)
-        self._subscribed = wanted
+        self._subscribed.difference_update(gone)
+        self._subscribed.update(new)
 
     def _deliver(self, kind: str, channel: bytes | None, data: object) -> None:
         if channel is None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from redis.asyncio import Redis
 
 from shared.domain.ids import TurnId
-from shared.feed.entries import Delta, Entry, Snapshot
 from shared.feed.live_text import LiveText
-from shared.feed.redis_link import TROUBLE, Backoff, Counts, feed_key
+from shared.feed.redis_link import TROUBLE, Backoff, Counts, Streams, as_read, entry_of, feed_key
 from shared.feed.redis_sender import Command
 from shared.feed.stopping import stop_tasks
 
@@ -60,6 +59,7 @@ class RedisReader:
         self, client: Redis, counts: Counts, send: Callable[[Command], None], *, interval_s: float
     ) -> None:
         self._client = client
+        client.set_response_callback("XREAD", cast(Any, as_read))
         self._counts = counts
         self._send = send
         self._interval_s = interval_s
@@ -118,7 +118,7 @@ class RedisReader:
                 self._take(name.decode(), entries)
             await asyncio.sleep(max(0.0, began + self._interval_s - monotonic()))
 
-    async def _read(self) -> list[Any]:
+    async def _read(self) -> Streams:
         streams: dict[Any, Any] = {self._bell: self._bell_id}
         streams |= {key: followed.last_id for key, followed in self._followed.items()}
         self._is_blocked = True
@@ -126,9 +126,10 @@ class RedisReader:
             answer: Any = await self._client.xread(streams, count=READ_ENTRIES, block=int(BLOCK_S * 1000))
         finally:
             self._is_blocked = False
-        return answer or []
+        read: Streams = answer or ()
+        return read
 
-    def _take(self, name: str, entries: list[tuple[bytes, dict[bytes, bytes]]]) -> None:
+    def _take(self, name: str, entries: Sequence[tuple[bytes, Sequence[bytes]]]) -> None:
         if not entries:
             return
         if name == self._bell:
@@ -141,20 +142,7 @@ class RedisReader:
         self._counts.read += len(entries)
         news = False
         for _, fields in entries:
-            entry = _entry_of(followed.turn_id, fields)
+            entry = entry_of(followed.turn_id, fields)
             news = (entry is not None and followed.text.apply(entry)) or news
         if news:
             followed.text.wakes.wake()
-
-
-def _entry_of(turn_id: TurnId, fields: dict[bytes, bytes]) -> Entry | None:
-    """Return the entry of a stream's fields; None for one that is not ours."""
-    try:
-        epoch, run, step = int(fields[b"e"]), int(fields[b"r"]), int(fields[b"s"])
-        text = fields[b"t"].decode()
-        offset = fields.get(b"o")
-        if offset is None:
-            return Snapshot(turn_id, epoch, run, step, text)
-        return Delta(turn_id, epoch, run, step, int(offset), text)
-    except (KeyError, ValueError):
-        return None

@@ -1,23 +1,36 @@
 """What a process writes to Redis: one coalescer for the text of all its turns and all its hints.
 
-Batches leave at once after a pause and at most every ``interval_s`` otherwise, each in one pipelined round trip. With the
+Batches leave at once after a pause and at most every ``interval_s`` otherwise, each in one round trip: the texts of all
+turns are one command, however many they are, and each hint is one. With the
 server away hints are given up, texts wait (bounded) and continue with a snapshot.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha1
 from time import monotonic
-from typing import Any, Final, TypeAlias, assert_never
+from typing import Any, Final, TypeAlias
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError, RedisError
 
 from shared.domain.ids import TurnId
 from shared.feed.entries import Delta, Entry, Snapshot
 from shared.feed.outgoing import Outgoing
-from shared.feed.redis_link import TROUBLE, Backoff, Counts, feed_key
+from shared.feed.redis_link import (
+    TROUBLE,
+    WRITE_SCRIPT,
+    Backoff,
+    Counts,
+    Write,
+    encode_writes,
+    feed_key,
+    write_of,
+)
 from shared.feed.stopping import stop_tasks
 
 BATCH_TURNS: Final = 512
@@ -25,10 +38,21 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 HINTS_MAX: Final = 10_000
 WRITE_S: Final = 2.0
 FLUSH_S: Final = 0.25
+HINT_INTERVAL_S: Final = 0.002
 #: How long the text of a turn that ended is kept: its reply is stored.
 ENDED_TTL_S: Final = 60
 
-Command: TypeAlias = tuple[str | int, ...]
+_SCRIPT_ID: Final = sha1(WRITE_SCRIPT.encode(), usedforsecurity=False).hexdigest()
+
+Command: TypeAlias = tuple[str | int | bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """What the server said to a batch: to each write, and to each hint."""
+
+    writes: Sequence[Any]
+    hints: Sequence[Any]
 
 
 class RedisTurnFeed:
@@ -36,6 +60,7 @@ class RedisTurnFeed:
 
     def __init__(self, sender: RedisSender, outgoing: Outgoing) -> None:
         self.outgoing = outgoing
+        self.key = feed_key(outgoing.turn_id)
         self.is_closed = False
         self.is_ended = False
         self.is_flying = False
@@ -61,7 +86,10 @@ class RedisTurnFeed:
         """See the port."""
         if not self.is_closed:
             self.is_closed, self.is_ended = True, ended
-            self._sender.note(self, even_if_clean=ended)
+            if ended and not self.outgoing.was_shown:
+                self._sender.forget(self)
+            else:
+                self._sender.note(self, even_if_clean=ended)
 
 
 class RedisSender:
@@ -79,9 +107,10 @@ class RedisSender:
         self._dirty: dict[RedisTurnFeed, None] = {}
         self._hints: dict[Command, None] = {}
         self._news = asyncio.Event()
-        self._urgent = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._is_urgent = False
         self._round = asyncio.Event()
-        self._last_flush = 0.0
+        self._last_flush = self._last_texts = 0.0
         self._loop: asyncio.Task[None] | None = None
 
     def open(self) -> None:
@@ -105,55 +134,69 @@ class RedisSender:
             self._dirty[feed] = None
             self._news.set()
 
+    def forget(self, feed: RedisTurnFeed) -> None:
+        """The feed has nothing to write any more."""
+        self._dirty.pop(feed, None)
+
     def send(self, command: Command) -> None:
-        """Send a hint with the next batch, once however often it is asked for."""
+        """Send a hint with the next round trip, once however often it is asked for."""
         if len(self._hints) >= HINTS_MAX:
             self._counts.dropped += 1
             return
         self._hints[command] = None
         self._news.set()
+        self._hurry.set()
 
     async def flush(self, feed: RedisTurnFeed) -> None:
         """Wait until the feed's text is written, at most ``FLUSH_S`` seconds; not at all while the server is away."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
                 while (feed in self._dirty or feed.is_flying) and self._counts.is_up is not False:
-                    self._urgent.set()
+                    self._is_urgent = True
+                    self._hurry.set()
                     await self._round.wait()
 
     async def _run(self) -> None:
         while True:
             await self._news.wait()
             self._news.clear()
-            await self._pace()
-            if await self._flush_once():
+            texts = await self._pace()
+            if await self._flush_once(texts=texts):
                 self._backoff.reset()
             else:
                 await asyncio.sleep(self._backoff.next_s())
             if self._dirty or self._hints:
                 self._news.set()
 
-    async def _pace(self) -> None:
-        wait_s = self._last_flush + self._interval_s - monotonic()
-        if wait_s > 0:
+    async def _pace(self) -> bool:
+        """Return when the next batch may leave; whether with texts."""
+        due_at = self._last_texts + self._interval_s
+        while not self._is_urgent and (wait_s := due_at - monotonic()) > 0:
+            if self._hints:
+                wait_s = self._last_flush + HINT_INTERVAL_S - monotonic()
+                if wait_s <= 0:
+                    return False
+            self._hurry.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
-                    await self._urgent.wait()
-        self._urgent.clear()
+                    await self._hurry.wait()
+        self._is_urgent = False
+        return True
 
-    async def _flush_once(self) -> bool:
+    async def _flush_once(self, *, texts: bool = True) -> bool:
         """Write one batch; False when the server did not take it. Never raises but cancellation."""
-        self._last_flush = monotonic()
-        batch, commands = self._plan()
+        batch, keys, writes = self._plan() if texts else ({}, [], [])
         hints = list(self._hints)
         self._hints.clear()
-        commands += [(None, hint) for hint in hints]
-        if not commands:
+        if not writes and not hints:
             return True
+        self._last_flush = monotonic()
+        if writes:
+            self._last_texts = self._last_flush
         for feed in batch:
             feed.is_flying = True
         try:
-            answers = await self._exchange([command for _, command in commands])
+            answers = await self._exchange(keys, writes, hints)
         except TROUBLE:
             self._counts.fail()
             self._counts.dropped += len(hints)
@@ -168,51 +211,65 @@ class RedisSender:
             finished, self._round = self._round, asyncio.Event()
             finished.set()
         self._counts.hints += len(hints)
-        return self._settle(batch, [(f, a) for (f, _), a in zip(commands, answers, strict=True)])
+        return self._settle(batch, answers)
 
-    def _plan(self) -> tuple[dict[RedisTurnFeed, Entry | None], list[tuple[RedisTurnFeed | None, Command]]]:
+    def _plan(self) -> tuple[dict[RedisTurnFeed, Entry | None], list[str], list[Write]]:
+        """Take what is to be written: the batch's entries by feed, those without a write last; keys and writes in its order."""
         batch: dict[RedisTurnFeed, Entry | None] = {}
-        commands: list[tuple[RedisTurnFeed | None, Command]] = []
+        idle: dict[RedisTurnFeed, Entry | None] = {}
+        keys: list[str] = []
+        writes: list[Write] = []
         size, now = 0, monotonic()
         while self._dirty and len(batch) < BATCH_TURNS and size < BATCH_BYTES:
             feed = next(iter(self._dirty))
             del self._dirty[feed]
-            entry = batch[feed] = feed.outgoing.plan(now)
-            if entry is not None:
-                size += len(entry.text)
-                commands.append((feed, _write_of(entry)))
-            if _is_first(entry) or feed.is_ended:
-                ttl_s = ENDED_TTL_S if feed.is_ended else self._ttl_s
-                commands.append((None, ("EXPIRE", feed_key(feed.outgoing.turn_id), ttl_s)))
-        return batch, commands
+            entry = feed.outgoing.plan(now)
+            ttl_s = ENDED_TTL_S if feed.is_ended else self._ttl_s if _is_first(entry) else 0
+            if entry is None and not ttl_s:
+                idle[feed] = None
+                continue
+            batch[feed] = entry
+            size += len(entry.text) if entry is not None else 0
+            keys.append(feed.key)
+            writes.append(write_of(entry, ttl_s))
+        return batch | idle, keys, writes
 
-    async def _exchange(self, commands: list[Command]) -> list[Any]:
+    async def _exchange(self, keys: list[str], writes: list[Write], hints: list[Command]) -> _Answers:
+        """Send all of it in one round trip; a server that does not know the script is told it in a second one."""
+        script: Command = (len(keys), *keys, encode_writes(writes))
+        called: list[Command] = [("EVALSHA", _SCRIPT_ID, *script)] if writes else []
+        async with asyncio.timeout(WRITE_S):
+            answers = await self._send([*called, *hints])
+            if not writes:
+                return _Answers((), answers)
+            first, *others = answers
+            if isinstance(first, NoScriptError):
+                [first] = await self._send([("EVAL", WRITE_SCRIPT, *script)])
+        return _Answers([first] * len(writes) if isinstance(first, RedisError) else first, others)
+
+    async def _send(self, commands: list[Command]) -> list[Any]:
         pipeline = self._client.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)
-        async with asyncio.timeout(WRITE_S):
-            return await pipeline.execute(raise_on_error=False)
+        answers: list[Any] = await pipeline.execute(raise_on_error=False)
+        return answers
 
-    def _settle(
-        self,
-        batch: dict[RedisTurnFeed, Entry | None],
-        answers: list[tuple[RedisTurnFeed | None, Any]],
-    ) -> bool:
+    def _settle(self, batch: dict[RedisTurnFeed, Entry | None], answers: _Answers) -> bool:
         """Judge each answer: nothing means that the stream vanished, and its turn begins it again with a snapshot."""
         self._counts.flushes += 1
         self._counts.is_up = True
-        refused = False
-        for feed, answer in answers:
+        refused = any(isinstance(answer, RedisError) for answer in answers.hints)
+        for (feed, entry), answer in zip(batch.items(), answers.writes, strict=False):
             if isinstance(answer, RedisError):
                 refused = True
-            if feed is None:
+            if entry is None:
                 continue
             if answer is None or isinstance(answer, RedisError):
                 feed.outgoing.fail()
                 self._again(feed)
             else:
                 self._counts.entries += 1
-                self._counts.snapshots += isinstance(batch[feed], Snapshot)
+                self._counts.snapshots += isinstance(entry, Snapshot)
         self._drop_counts(batch)
         if refused:
             self._counts.fail()
@@ -238,17 +295,3 @@ class RedisSender:
 
 def _is_first(entry: Entry | None) -> bool:
     return isinstance(entry, Snapshot) or (isinstance(entry, Delta) and entry.offset == 0)
-
-
-def _write_of(entry: Entry) -> Command:
-    """Return the write of an entry. Only a step's first entry or a snapshot makes the stream: a delta after a flush must not."""
-    key = feed_key(entry.turn_id)
-    place = ("e", entry.epoch, "r", entry.run, "s", entry.step)
-    match entry:
-        case Snapshot(text=text):
-            return ("XADD", key, "MAXLEN", "=", 1, "*", *place, "t", text)
-        case Delta(offset=offset, text=text):
-            create = () if offset == 0 else ("NOMKSTREAM",)
-            return ("XADD", key, *create, "*", *place, "o", offset, "t", text)
-        case _:
-            assert_never(entry)

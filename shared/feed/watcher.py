@@ -82,6 +82,11 @@ class SessionTail:
         self._shared: _SharedRead | None = None
         self._asked_for: object = None
 
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was heard of it yet."""
+        return self.version == 1
+
     def note_change(self) -> None:
         """Something may have changed: everyone looks."""
         self.version += 1

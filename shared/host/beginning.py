@@ -11,17 +11,20 @@ from typing import Any, Final
 from uuid import uuid4
 
 from pydantic import ValidationError
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from shared.domain.bounds import check_identity, check_json
 from shared.domain.errors import FenceLost, InvalidInput, StoreUnavailable, TurnkeeperError, describe_error
 from shared.domain.ids import SessionId, TurnId, WorkerId, new_run_id, new_turn_id
-from shared.host.port import NewTurn, SessionAddress
+from shared.domain.retrying import retried
+from shared.host.port import InboxTurn, NewTurn, SessionAddress
+from shared.inbox.message import message_of
+from shared.inbox.port import InboxItem
 from shared.sessions.log import TITLE_CHARS
 from shared.sessions.records import Draft
 from shared.sessions.vocabulary import TurnEnded, TurnStarted, UserMessage, draft_of
 from shared.turns.admission import TurnAdmission
 from shared.turns.queue import Admission, AdmissionLimits, Begun, Claim, Ending, TurnQueue
+from shared.turns.resume import require_turn_number
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -34,10 +37,10 @@ LEASE: Final = "turn.lease"
 def admission_of(address: SessionAddress, turn: NewTurn) -> tuple[Admission, Draft]:
     """Return what is admitted of a new turn, and its ``turn.started``.
 
-    Raises ``InvalidInput`` naming the field for what cannot be stored, and for ``resumes``, which nothing reads yet.
+    Raises ``NotResumable`` for ``resumes`` that names no turn, and ``InvalidInput`` naming the field for what cannot be
+    stored.
     """
-    if turn.resumes is not None:
-        raise InvalidInput("a turn cannot be resumed yet", field="resumes", bound="none")
+    require_turn_number(turn.resumes, address.id)
     for field in ("key", "run_id"):
         if (value := getattr(turn, field)) is not None:
             check_identity(value, field=field)
@@ -55,6 +58,35 @@ def admission_of(address: SessionAddress, turn: NewTurn) -> tuple[Admission, Dra
         agent=turn.agent,
         agent_revision=turn.agent_revision,
         on_worker_loss="interrupt",
+        resumes=turn.resumes,
+    )
+    return admission, draft_of(_started(admission))
+
+
+def inbox_admission_of(
+    address: SessionAddress, turn: InboxTurn, items: Sequence[InboxItem]
+) -> tuple[Admission, Draft]:
+    """Return what is admitted of an inbox turn that claims these items, and its ``turn.started``.
+
+    Without items it is one that the store refuses. Raises ``InvalidInput`` naming the field for what cannot be stored.
+    """
+    if turn.run_id is not None:
+        check_identity(turn.run_id, field="run_id")
+    check_json(turn.meta, field="meta")
+    oldest = items[0] if items else None
+    agent, revision = (oldest.agent, oldest.agent_revision) if oldest is not None else (None, None)
+    admission = Admission(
+        turn_id=new_turn_id(),
+        run_id=turn.run_id if turn.run_id is not None else new_run_id(),
+        session_id=address.id,
+        owner=address.owner,
+        message={"text": message_of(items)},
+        meta=turn.meta,
+        agent=turn.agent or agent or "",
+        agent_revision=turn.agent_revision or revision or "1",
+        on_worker_loss="interrupt",
+        origin="inbox",
+        claims=tuple(item.id for item in items),
     )
     return admission, draft_of(_started(admission))
 
@@ -70,11 +102,13 @@ def _started(admission: Admission) -> TurnStarted:
         turn_id=str(admission.turn_id),
         run_id=admission.run_id,
         entry=f"{admission.run_id}:0",
-        origin="user",
+        origin=admission.origin,
         key=admission.key,
         user_message=message,
+        claimed=list(admission.claims),
         command=None if admission.command is None else dict(admission.command),
         meta=None if admission.meta is None else dict(admission.meta),
+        resumes=admission.resumes,
     )
 
 
@@ -124,6 +158,27 @@ class Beginning:
             raise
         self.forget(admission.session_id)
         return begun, sent_at
+
+    async def open(self, claim: Claim, drafts: Sequence[Draft]) -> Begun:
+        """Open a turn that was claimed for this holder; cancelled or unknown it goes as :meth:`begin` says."""
+        send = partial(
+            self._queue.open, claim, f"open:{uuid4().hex}", tuple(drafts), title=None, admit=self._hook
+        )
+
+        async def open_it() -> Begun:
+            return Begun(claim, await _until_known(send))
+
+        opening = asyncio.ensure_future(open_it())
+        try:
+            begun = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await self._undo(opening)
+            raise
+        except StoreUnavailable:
+            self.let_go(claim)
+            raise
+        self.forget(claim.session_id)
+        return begun
 
     def let_go(self, claim: Claim) -> None:
         """Hold a turn no longer that could not be ended: it reads closed here, and the next begin here closes it."""
@@ -186,18 +241,9 @@ async def _claim_of(send: Callable[[], Coroutine[Any, Any, Begun]]) -> Claim:
 
 
 async def _until_known(send: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    tries = AsyncRetrying(
-        retry=retry_if_exception_type(StoreUnavailable),
-        wait=wait_random_exponential(multiplier=0.05, max=1.0),
-        stop=stop_after_attempt(BEGIN_TRIES),
-        reraise=True,
-    )
-    async for attempt in tries:
-        with attempt:
-            return await send()
-    raise AssertionError("unreachable: the last try raises")
+    return await retried(send, when=StoreUnavailable, tries=BEGIN_TRIES, pause_max_s=1.0)
 
 
 def _title(admission: Admission) -> str | None:
-    text = admission.message.get("text")
+    text = admission.message.get("text") if admission.origin == "user" else None
     return text[:TITLE_CHARS] or None if isinstance(text, str) else None

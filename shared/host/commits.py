@@ -6,18 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Required, TypedDict, TypeVar, Unpack
 from uuid import uuid4
 
-from tenacity import (
-    AsyncRetrying,
-    retry_if_exception_type,
-    wait_random_exponential,
-)
-
-from shared.domain.errors import ConfigError, Unavailable
+from shared.domain.errors import ConfigError, TurnRefused, Unavailable
+from shared.domain.retrying import retried
 from shared.host.port import CloseReason
 from shared.sessions.records import Draft
+from shared.turns.admission import TurnAdmission
 from shared.turns.queue import CallEntry, Claim, Ended, Ending, Opened, TurnQueue
 
 T = TypeVar("T")
@@ -26,7 +22,6 @@ CAPACITY_DEFAULT: Final = 1_024
 CAPACITY_MAX: Final = 100_000
 RETRIES_DEFAULT: Final = 8
 RETRIES_MAX: Final = 1_000
-_RETRY_FIRST_S: Final = 0.05
 _RETRY_MAX_S: Final = 2.0
 
 
@@ -63,6 +58,13 @@ class WriterEars:
     on_close: Callable[[CloseReason], None] = lambda _reason: None
 
 
+class Opening(TypedDict, total=False):
+    """How a claimed turn is opened, beside its records and its items."""
+
+    title: Required[str | None]
+    admit: TurnAdmission | None
+
+
 class FencedCommits:
     """Sends what a claim's holder writes, one commit at a time.
 
@@ -80,11 +82,13 @@ class FencedCommits:
         self._prefix = f"{claim.fence.token}:{uuid4().hex[:8]}"
         self._number = 0
 
-    async def open(self, drafts: Sequence[Draft], *, title: str | None) -> Opened:
+    async def open(
+        self, drafts: Sequence[Draft], *, claims: Sequence[str] = (), **how: Unpack[Opening]
+    ) -> Opened:
         """See :meth:`shared.turns.queue.TurnQueue.open`."""
         commit, sent_at = self._next_id(), _now()
         opened = await self.until_known(
-            partial(self._queue.open, self._claim, commit, tuple(drafts), title=title)
+            partial(self._queue.open, self._claim, commit, tuple(drafts), claims=tuple(claims), **how)
         )
         self.seq = opened.seq
         if opened.result == "opened":
@@ -123,16 +127,14 @@ class FencedCommits:
     async def until_known(self, send: Callable[[], Awaitable[T]]) -> T:
         """Return what the store answers, asked again while it is away or busy and the patience lasts."""
         patience_s, started_at = self._rules.patience_s, _now()
-        tries = AsyncRetrying(
-            retry=retry_if_exception_type(Unavailable),
-            wait=wait_random_exponential(multiplier=_RETRY_FIRST_S, max=_RETRY_MAX_S),
-            stop=lambda _: patience_s is not None and _now() - started_at >= patience_s,
-            reraise=True,
+        return await retried(
+            send,
+            # The host's refusal is an answer: it has ended the turn.
+            when=Unavailable,
+            unless=TurnRefused,
+            pause_max_s=_RETRY_MAX_S,
+            until=lambda: patience_s is not None and _now() - started_at >= patience_s,
         )
-        async for attempt in tries:
-            with attempt:
-                return await send()
-        raise AssertionError("unreachable: the last try raises")
 
     def _next_id(self) -> str:
         self._number += 1

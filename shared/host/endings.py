@@ -18,7 +18,10 @@ from shared.domain.bounds import clean_text
 from shared.domain.errors import (
     AttachmentRejected,
     Defect,
+    HistoryModeConflict,
+    InboxMoved,
     KeyConflict,
+    NothingPending,
     NotResumable,
     RunIdReused,
     SessionBusy,
@@ -26,6 +29,7 @@ from shared.domain.errors import (
     SessionMissing,
     StoreBusy,
     StoreUnavailable,
+    TaskLate,
     TurnDuplicate,
     TurnkeeperError,
     TurnRefused,
@@ -45,6 +49,9 @@ TURN_BEGIN_CODES: Final[Mapping[str, int]] = MappingProxyType(
         SessionBusy.code: 409,
         TurnDuplicate.code: 409,
         RunIdReused.code: 409,
+        NothingPending.code: 409,
+        InboxMoved.code: 409,
+        HistoryModeConflict.code: 409,
         KeyConflict.code: 422,
         NotResumable.code: 422,
         AttachmentRejected.code: 422,
@@ -139,5 +146,7 @@ def turn_ending_of(exit: TurnOutcome | BaseException, usage: Mapping[str, int] |
     error = cause_of(exit)
     if isinstance(error, asyncio.CancelledError):
         return Ending("interrupted", INTERRUPTED_CODE, usage=spent)
+    if isinstance(error, TaskLate):
+        return Ending("interrupted", error.code, usage=spent)
     code = code_of(error) if isinstance(error, Exception) else Defect.code
     return Ending("failed", code, clean_text(describe_error(error))[0], usage=spent)

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Literal, Protocol, TypeVar
 
 from shared.domain.ids import OwnerId, RunId, SessionId, TurnId
+from shared.inbox.port import Delivered
 from shared.sessions.records import Draft, Record
 from shared.turns.queue import Ended, Ending
 
@@ -52,7 +53,7 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
-    """A turn to begin (TRN-03). ``run_id`` is minted when none is given; ``resumes`` is a turn's number."""
+    """A turn to begin (TRN-03). ``run_id`` is minted when none is given; ``resumes`` is the number of a turn to go on with."""
 
     message: Mapping[str, Any]
     run_id: RunId | None = None
@@ -62,6 +63,19 @@ class NewTurn:
     resumes: int | None = None
     agent: str = ""
     agent_revision: str = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class InboxTurn:
+    """A turn that takes the oldest waiting items of the session's inbox, as many as fit (INB-07). ``run_id`` is minted when none is given.
+
+    ``agent`` and ``agent_revision`` say who goes on with it where a worker may; None: whom its oldest item names.
+    """
+
+    run_id: RunId | None = None
+    meta: Mapping[str, Any] | None = None
+    agent: str | None = None
+    agent_revision: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +100,19 @@ class Decision:
 
     drafts: Sequence[Draft] = ()
     answer: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What a drain came to: how many turns it ran, how many items wait after it, and why it stopped.
+
+    ``empty``: nothing waits. ``max_turns``: it ran as many as it may. ``busy``: another turn of the session is unfinished.
+    ``refused``: the host's admission took no turn. ``closed``: someone else closed its last turn.
+    """
+
+    turns: int
+    pending: int
+    stopped: Literal["empty", "max_turns", "busy", "refused", "closed"]
 
 
 #: Decides from the records that the session holds after a seq the caller named; called again when another was first.
@@ -132,6 +159,10 @@ class TurnWriter(Protocol):
         ...
 
 
+#: Answers one inbox turn, whose items' contents are ``writer.admitted.message``; whoever called ends the turn.
+RunInbox = Callable[[TurnWriter], Awaitable[object]]
+
+
 class Sessions(Protocol):
     """The sessions of a host: what everyone reads and writes them through (SES-02, SES-03)."""
 
@@ -159,13 +190,51 @@ class Sessions(Protocol):
         kinds: Sequence[str] | None = None,
     ) -> Sequence[Record]: ...
 
-    def begin(self, address: SessionAddress, turn: NewTurn) -> AbstractAsyncContextManager[TurnWriter]:
-        """Open a turn for the block, with its ``turn.started`` in one commit.
+    def begin(
+        self, address: SessionAddress, turn: NewTurn | InboxTurn
+    ) -> AbstractAsyncContextManager[TurnWriter]:
+        """Open a turn for the block, with its ``turn.started`` in one commit; an inbox turn claims its items in it.
 
         Raises, before anything is opened or counted, ``TurnDuplicate``, ``KeyConflict``, ``RunIdReused``,
-        ``SessionBusy``, ``NotResumable``, ``TurnRefused``, ``SessionMissing``, ``SessionContended`` or a store error. A
+        ``SessionBusy``, ``NothingPending`` (of an inbox turn), ``NotResumable``, ``TurnRefused``, ``SessionMissing``, ``SessionContended`` or a store error. A
         block that leaves without :meth:`TurnWriter.end` ends the turn failed (``turn.unended``), a cancelled one
         interrupted (``turn.interrupted``).
+        """
+        ...
+
+    async def deliver(
+        self,
+        address: SessionAddress,
+        *,
+        id: str,
+        source: str,
+        content: str,
+        meta: Mapping[str, Any] | None = None,
+        agent: str | None = None,
+        agent_revision: str | None = None,
+    ) -> Delivered:
+        """Put an item into the session's inbox, once per id (INB-01 to 04).
+
+        It is answered by the next inbox turn: a worker's that serves the agent's revision, or a :meth:`drain`. A turn that
+        nobody holds any more is closed first. Raises ``InvalidInput`` naming the field, ``SessionMissing``, ``InboxFull`` or a
+        store error; of a lost answer the repeat tells what became of it.
+        """
+        ...
+
+    async def drain(
+        self,
+        address: SessionAddress,
+        run: RunInbox,
+        *,
+        max_turns: int = 3,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Drained:
+        """Run inbox turns while items wait, the session is free and the host admits them, at most ``max_turns`` (1 to 1,000).
+
+        ``run`` answers the turn of a writer, which is ended here: completed, or as :func:`turn_ending_of` says of what
+        ``run`` raised, which is logged and not raised. A ``run`` that interrupts itself counts an attempt of its items; a
+        drain that is cancelled ends its turn as interrupted, and counts one only if the turn wrote something. Raises what a
+        begin raises but ``NothingPending``, ``SessionBusy`` and ``TurnRefused``, and what kept a turn's end from being stored.
         """
         ...
 

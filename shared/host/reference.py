@@ -17,6 +17,7 @@ from shared.sessions.vocabulary import (
     RESERVED_KINDS,
     journal_schema_of,
 )
+from shared.sessions.vocabulary_whole import WHOLE_TURN_KINDS
 
 #: Who writes each kind of the framework's (SES-139, SES-145 to 153). A kind without a schema has no writer yet.
 WRITERS: Final[Mapping[str, str]] = MappingProxyType(
@@ -55,6 +56,7 @@ WRITERS: Final[Mapping[str, str]] = MappingProxyType(
             ),
             "the turn's events",
         ),
+        **dict.fromkeys(WHOLE_TURN_KINDS, "a persistent history, all three at the end of a whole turn"),
         "inbox.queued": "a delivery",
         "inbox.dropped": "a claim of inbox items that failed too often",
         **dict.fromkeys(("task.started", "task.cancelled", "task.result"), "background tasks"),
@@ -72,6 +74,12 @@ SENSITIVE: Final[Mapping[str, str]] = MappingProxyType(
         "memory.message": "`text`, `calls`",
         "memory.section": "its text",
         "memory.tool-result": "`text`",
+        "inbox.queued": "`content`",
+        "task.started": "`instructions`",
+        "task.result": "`text`",
+        "history.user-input": "`instructions`, `message`",
+        "history.model-completed": "`tools`, `messages`",
+        "history.turn-completed": "`output`, `context`",
     }
 )
 

@@ -10,15 +10,17 @@ from typing import Any, Final
 
 from shared.domain.errors import (
     ConfigError,
+    InboxMoved,
     SessionBusy,
     SessionMissing,
     TurnMissing,
 )
 from shared.domain.ids import OwnerId, SessionId, TurnId, new_session_id
 from shared.host.activity import CountedTurns, TurnActivity
-from shared.host.beginning import Beginning, admission_of
+from shared.host.beginning import Beginning
 from shared.host.commits import RETRIES_DEFAULT, RETRIES_MAX, WriterEars, WriterRules
 from shared.host.holding import HeldLeases
+from shared.host.inboxes import MAX_TURNS_DEFAULT, HostInbox, drain_inbox
 from shared.host.news import News
 from shared.host.ownership import (
     LeaseOwnership,
@@ -31,13 +33,18 @@ from shared.host.ownership import (
 from shared.host.port import (
     CloseReason,
     Decide,
+    Drained,
+    InboxTurn,
     NewTurn,
     OpenTurnView,
+    RunInbox,
     SessionAddress,
     SessionView,
 )
+from shared.host.tasks.claimed import ClaimedTurns
 from shared.host.transacting import Transaction, read_through
 from shared.host.writer import QueuedTurnWriter
+from shared.inbox.port import MAX_PENDING, Delivered, Delivery, Inbox
 from shared.leases.fence import Fence
 from shared.sessions.log import NewSession, SessionLog
 from shared.sessions.records import Draft, Head, Record
@@ -52,11 +59,12 @@ PATIENCE_S: Final = 30.0
 REAPED_CODE: Final = "turn.lease"
 
 
-class HostSessions:
+class HostSessions(ClaimedTurns):
     """Implements :class:`shared.host.port.Sessions` for one instance of a host's process. Belongs to one event loop.
 
     Several instances, of one process or of many, share a store. Nothing here is to be closed: a turn's writer lives in
-    its own scope, and the keep-alive ends with the last open turn (SHD-30, 31). ``retries``: how often a commit that lost
+    its own scope, and the keep-alive ends with the last open turn (SHD-30, 31). Without ``inbox`` nothing is delivered or
+    drained: that raises ``ConfigError``. ``retries``: how often a commit that lost
     to another is planned again, 0 to 1,000. Raises ``ConfigError`` for a bound of the ownership, or ``retries``.
     """
 
@@ -68,6 +76,8 @@ class HostSessions:
         ownership: Ownership | None = None,
         liveness: Liveness | None = None,
         admission: TurnAdmission | None = None,
+        inbox: Inbox | None = None,
+        max_pending: int = MAX_PENDING,
         retries: int = RETRIES_DEFAULT,
         rules: WriterRules | None = None,
     ) -> None:
@@ -83,8 +93,9 @@ class HostSessions:
         self._leases = (
             HeldLeases(queue, self._holder, ownership) if isinstance(ownership, LeaseOwnership) else None
         )
-        lease_s = ownership.lease_s if isinstance(ownership, LeaseOwnership) else None
-        self._door = Beginning(queue, self._holder, lease_s, admission)
+        self._inbox = HostInbox(inbox, max_pending)
+        self._lease_s = ownership.lease_s if isinstance(ownership, LeaseOwnership) else None
+        self._door = Beginning(queue, self._holder, self._lease_s, admission)
         self._turns = CountedTurns()
         self._writers: dict[TurnId, QueuedTurnWriter] = {}
         self._news = News()
@@ -188,21 +199,50 @@ class HostSessions:
             async for seq in ear:
                 yield seq
 
+    # --- the inbox ---------------------------------------------------------------------------------------------
+
+    async def deliver(
+        self,
+        address: SessionAddress,
+        *,
+        id: str,
+        source: str,
+        content: str,
+        meta: Mapping[str, Any] | None = None,
+        agent: str | None = None,
+        agent_revision: str | None = None,
+    ) -> Delivered:
+        """See the port."""
+        item = Delivery(address.id, address.owner, id, source, content, meta, agent, agent_revision)
+        self._inbox.check(item)
+        await self._reap(await self._log.head(address.id, address.owner))
+        delivered = await self._inbox.deliver(item)
+        self._news.tell(address.id, delivered.seq)
+        return delivered
+
+    async def drain(
+        self,
+        address: SessionAddress,
+        run: RunInbox,
+        *,
+        max_turns: int = MAX_TURNS_DEFAULT,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Drained:
+        """See the port."""
+        return await drain_inbox(self, address, run, max_turns=max_turns, meta=meta)
+
     # --- turns -------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def begin(self, address: SessionAddress, turn: NewTurn) -> AsyncIterator[QueuedTurnWriter]:
+    async def begin(
+        self, address: SessionAddress, turn: NewTurn | InboxTurn
+    ) -> AsyncIterator[QueuedTurnWriter]:
         """See the port."""
         with self._turns.beginning():
-            begun, sent_at = await self._begin(address, turn)
-            writer = self._hold(begun, sent_at)
-        with self._turns.open(address.id, begun.opened.number):
-            try:
-                yield writer
-            except BaseException as error:
-                await self._leave(begun, writer, error)
-                raise
-            await self._leave(begun, writer, None)
+            begun, sent_at, claimed = await self._begin(address, turn)
+            writer = self._hold(begun, sent_at, claimed)
+        async with self._scope(begun, writer):
+            yield writer
 
     async def cancel(self, address: SessionAddress, turn: int) -> bool:
         """See the port."""
@@ -222,17 +262,24 @@ class HostSessions:
             writer.lose("cancelled")
         return cancelled.took_effect
 
-    async def _begin(self, address: SessionAddress, turn: NewTurn) -> tuple[Begun, float]:
-        admission, started = admission_of(address, turn)
-        try:
-            return await self._door.begin(admission, [started])
-        except SessionBusy:
-            head = await self._log.head(address.id, address.owner)
-            if not await self._reap(head):
-                raise
-        return await self._door.begin(admission, [started])
+    async def _begin(
+        self, address: SessionAddress, turn: NewTurn | InboxTurn
+    ) -> tuple[Begun, float, Sequence[str]]:
+        has_reaped = False
+        while True:
+            admission, started = await self._inbox.admission(address, turn)
+            try:
+                begun, sent_at = await self._door.begin(admission, [started])
+                return begun, sent_at, admission.claims
+            except InboxMoved:  # another turn took or gave back items meanwhile
+                continue
+            except SessionBusy:
+                head = await self._log.head(address.id, address.owner)
+                if has_reaped or not await self._reap(head):
+                    raise
+                has_reaped = True
 
-    def _hold(self, begun: Begun, sent_at: float) -> QueuedTurnWriter:
+    def _hold(self, begun: Begun, sent_at: float, claimed: Sequence[str]) -> QueuedTurnWriter:
         claim, session = begun.claim, begun.claim.session_id
 
         def note_commit(seq: int, sent_at: float) -> None:
@@ -251,6 +298,7 @@ class HostSessions:
             rules=self._rules,
             ears=WriterEars(on_commit=note_commit, on_close=note_close),
             opened=begun.opened,
+            claimed=claimed,
         )
         self._writers[claim.turn_id] = writer
         if self._leases is not None:

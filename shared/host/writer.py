@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, TypeVar, Unpack, get_args
 
 from shared.domain.errors import (
     FenceLost,
@@ -24,7 +25,7 @@ from shared.domain.errors import (
     TurnkeeperError,
     describe_error,
 )
-from shared.host.commits import FencedCommits, WriterEars, WriterRules
+from shared.host.commits import FencedCommits, Opening, WriterEars, WriterRules
 from shared.host.port import AdmittedTurn, CloseReason, Decide, Origin, SessionAddress
 from shared.host.transacting import Transaction
 from shared.host.write_queue import Answer, Append, Close, Flush, Item, Run, WriteQueue, split
@@ -51,7 +52,7 @@ class QueuedTurnWriter:
     """Implements :class:`shared.host.port.TurnWriter` for a claim, whoever made it. Belongs to one event loop.
 
     A commit whose answer was lost is repeated under the same id, so nothing is stored twice. ``opened`` is the answer of
-    :meth:`open`, once there is one. Whoever holds the lease calls :meth:`lose` when it is no longer ours.
+    :meth:`open`, once there is one, ``claimed`` the inbox items that it took. Whoever holds the lease calls :meth:`lose` when it is no longer ours.
     """
 
     def __init__(
@@ -63,8 +64,11 @@ class QueuedTurnWriter:
         rules: WriterRules | None = None,
         ears: WriterEars | None = None,
         opened: Opened | None = None,
+        claimed: Sequence[str] = (),
     ) -> None:
         self.opened = opened
+        self._claimed = tuple(claimed)
+        self._wrote = False
         self._log = log
         self._claim = claim
         self._rules = rules if rules is not None else WriterRules()
@@ -90,16 +94,19 @@ class QueuedTurnWriter:
     @property
     def admitted(self) -> AdmittedTurn:
         """The turn as it was admitted; it must be open."""
-        return _admitted(self._claim, self._claim.number if self.opened is None else self.opened.number)
+        return _admitted(self._claim, self.opened, self._claimed)
 
     @property
     def reason(self) -> CloseReason | None:
         """Why the turn takes no more writes; None while it does."""
         return self._closed.result() if self._closed.done() else None
 
-    async def open(self, drafts: Sequence[Draft], *, title: str | None) -> Opened:
+    async def open(
+        self, drafts: Sequence[Draft], *, claims: Sequence[str] = (), **how: Unpack[Opening]
+    ) -> Opened:
         """Open the claimed turn, or take it over; see :meth:`shared.turns.queue.TurnQueue.open`. Comes before all else."""
-        self.opened = opened = await self._commits.open(drafts, title=title)
+        self.opened = opened = await self._commits.open(drafts, claims=claims, **how)
+        self._claimed = tuple(claims)
         return opened
 
     # --- writing -----------------------------------------------------------------------------------------------
@@ -110,6 +117,7 @@ class QueuedTurnWriter:
         if not framework:
             refuse_reserved([d.kind for d in drafts])
         items = [Append(part) for part in split(drafts)]
+        self._wrote = self._wrote or bool(items)
         if self._is_inside():
             self._require_open()
             self._queue.put_at_once(items)
@@ -125,12 +133,14 @@ class QueuedTurnWriter:
         """
         drafts = tuple(drafts)
         check_commit_size(drafts)
+        self._wrote = True
         answer: Answer[int] = Answer()
         await self._put(Append(drafts, stepped, tuple(calls), answer))
         return await answer.wait()
 
     async def write(self, op: Callable[[], Awaitable[T]]) -> T:
         """See the port. What ``op`` raises is its caller's alone: it fails no other write."""
+        self._wrote = True
         answer: Answer[T] = Answer()
         await self._put(Run(op, answer))
         return await answer.wait()
@@ -151,6 +161,7 @@ class QueuedTurnWriter:
         self, ending: Ending, drafts: Sequence[Draft] = (), *, calls: Sequence[CallEntry] = ()
     ) -> Ended:
         """See the port. The closing record is written here, after ``drafts``."""
+        ending = _counting(ending) if self._wrote else ending
         self._tried = (ending, tuple(drafts))
         last = TurnEnded(reason=ending.outcome, code=ending.code, failure=ending.failure)
         return await self.close([*drafts, draft_of(last)], ending, calls=calls)
@@ -344,6 +355,12 @@ class QueuedTurnWriter:
             )
 
 
+def _counting(ending: Ending) -> Ending:
+    """Return the ending of a turn that wrote: interrupted, its items were tried (INB-15)."""
+    is_told = ending.outcome != "interrupted" or ending.counts_attempt is not None
+    return ending if is_told else replace(ending, counts_attempt=True)
+
+
 def closed_error(claim: Claim, reason: CloseReason, cause: BaseException | None = None) -> TurnClosed:
     """Return what a writer says once the turn takes no more writes."""
     turn, epoch = str(claim.turn_id), claim.fence.epoch
@@ -398,7 +415,8 @@ def _about(claim: Claim, error: BaseException) -> Mapping[str, object]:
     return {"turn": str(claim.turn_id), "session": claim.session_id, "code": code}
 
 
-def _admitted(claim: Claim, number: int | None) -> AdmittedTurn:
+def _admitted(claim: Claim, opened: Opened | None, claimed: Sequence[str]) -> AdmittedTurn:
+    number = claim.number if opened is None else opened.number
     if number is None:
         raise InvalidInput(
             "the turn is not open", field="turn", bound="an open turn", turn=str(claim.turn_id)
@@ -407,15 +425,18 @@ def _admitted(claim: Claim, number: int | None) -> AdmittedTurn:
         turn_id=claim.turn_id,
         number=number,
         run_id=claim.run_id,
-        origin=_origin(claim.origin),
+        origin=origin_of(claim.origin),
         message=claim.message or {},
         key=claim.key,
         command=claim.command,
+        claimed=claimed,
         meta=claim.meta or {},
+        resumes=claim.resumes,
     )
 
 
-def _origin(origin: str) -> Origin:
+def origin_of(origin: str) -> Origin:
+    """Return a claim's origin as a record says it; raise ``SessionDefect`` for one that no record knows."""
     match origin:
         case "user" | "inbox" | "task":
             return origin

@@ -8,11 +8,13 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
+import aiohttp
 import httpx2
 import openai
 import orjson
@@ -29,6 +31,15 @@ BACKOFF_MAX_S = 8.0
 _NO_KEY = "no-key"
 _HEADER_TOKEN = re.compile(r"[\x21-\x7e]+")
 _BODY_ERRORS = (ChunkError, ErrorEvent, *STREAM_ERRORS)
+
+#: Returns the next bytes of a body as they arrived, b"" at its end. Raises what ``STREAM_ERRORS`` names.
+ReadNext: TypeAlias = Callable[[], Awaitable[bytes]]
+
+#: The client says in it how many tries went before the one that was answered.
+_TRIES_HEADER: Final = "x-stainless-retry-count"
+#: The client wants to be told how a stream is parsed, also where it hands out the response itself.
+_NOT_PARSED: Final = openai.AsyncStream[object]
+_PLAIN: Final = frozenset({"", "identity"})
 
 #: Makes the call with the client it is given: one of the client's ``with_streaming_response`` methods.
 Send: TypeAlias = Callable[[openai.AsyncOpenAI], AbstractAsyncContextManager[openai.AsyncAPIResponse[Any]]]
@@ -98,6 +109,28 @@ class ModelEndpoint:
         # Raised out here, so that a cause that holds the key is no hidden context either.
         raise failure
 
+    async def open_stream(
+        self, path: str, body: Mapping[str, Any], stack: AsyncExitStack, *, deadline: float, retries: int
+    ) -> tuple[httpx2.Response, int]:
+        """Post ``body`` as it is and return the open response and the tries spent; otherwise as :meth:`open`.
+
+        The client's own methods check a body field by field and wrap the response twice, which costs as much as sending it.
+        """
+        client = self._client if retries == self.retries else self._client.with_options(max_retries=retries)
+        try:
+            async with asyncio.timeout_at(deadline):
+                opened: Any = await client.post(
+                    path, cast_to=httpx2.Response, body=body, stream=True, stream_cls=_NOT_PARSED
+                )
+        except CALL_ERRORS as error:
+            failure = self.failures.of_call(error)
+        else:
+            response: httpx2.Response = opened
+            stack.push_async_callback(response.aclose)
+            return response, int(response.request.headers.get(_TRIES_HEADER, 0))
+        # Raised out here, so that a cause that holds the key is no hidden context either.
+        raise failure
+
     async def fetch(self, send: Send, *, deadline: float, body_max_bytes: int) -> dict[str, Any]:
         """Return the JSON object that a call answers; a body that breaks is asked for again within the same tries.
 
@@ -120,6 +153,29 @@ class ModelEndpoint:
             retries_left -= 1
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
+
+
+async def open_body(response: httpx2.Response, stack: AsyncExitStack) -> ReadNext:
+    """Return what reads the body; ``stack`` closes it, before it closes the response.
+
+    The client's own way leads through five generators for each token. A body that came without encoding needs none of
+    them: it is read where aiohttp put it. Anything else (a compressed body, another transport) goes the client's way.
+    """
+    content = buffer_of(response)
+    if content is not None:
+        return content.readany
+    body: AsyncIterator[bytes] = await stack.enter_async_context(aclosing(response.aiter_bytes()))
+    return partial(anext, body, b"")
+
+
+def buffer_of(response: httpx2.Response) -> aiohttp.StreamReader | None:
+    """Return aiohttp's buffer of a response that may be read from it; None when it must be read through the client."""
+    if response.headers.get("content-encoding", "").strip().lower() not in _PLAIN:
+        return None
+    # The client names neither of these, so whoever finds another transport there reads as the client does.
+    stream = getattr(response.stream, "_stream", None)
+    opened = getattr(stream, "_aiohttp_response", None)
+    return opened.content if isinstance(opened, aiohttp.ClientResponse) else None
 
 
 def backoff_s(broken: int) -> float:

@@ -20,7 +20,7 @@ from shared.domain.errors import ModelStreamBroken, ModelUnavailable
 from shared.models.chat_chunks import AnswerAssembler, ChunkError, ErrorEvent
 from shared.models.chat_errors import STREAM_ERRORS
 from shared.models.chat_request import OutputLimitField, chat_request
-from shared.models.endpoint import ModelEndpoint, backoff_s
+from shared.models.endpoint import ModelEndpoint, ReadNext, backoff_s, open_body
 from shared.models.sse import EventTooLarge, SseDecoder
 from shared.models.types import Finished, ModelEvent, ModelRequest, TextDelta
 
@@ -105,13 +105,24 @@ class OpenAIChatModel:
 
     async def _try(self, call: _Call) -> AsyncGenerator[ModelEvent, None]:
         """Send the request once more and yield its answer; raise what stands against it, translated."""
+        decoder, answer = SseDecoder(), AnswerAssembler(mint_call_id=_mint_call_id)
         async with AsyncExitStack() as stack:
-            response = await self._open(call, stack)
-            body = await stack.enter_async_context(aclosing(response.aiter_bytes()))
+            read = await open_body(await self._open(call, stack), stack)
             try:
-                async with aclosing(self._read(body, call.deadline)) as events:
-                    async for event in events:
-                        yield event
+                while True:
+                    chunk = await self._next_chunk(read, call.deadline)
+                    for payload in decoder.feed(chunk) if chunk else decoder.finish():
+                        if text := answer.take(payload):
+                            yield TextDelta(text)
+                        if answer.done:
+                            break
+                    if answer.done or not chunk:
+                        break
+                if text := answer.end():
+                    yield TextDelta(text)
+                response = answer.response()
+                await _drain(read)
+                yield Finished(response)
                 return
             except _DECODE_ERRORS as error:
                 failure = self._endpoint.failures.of_stream(error, shown=call.shown)
@@ -121,50 +132,27 @@ class OpenAIChatModel:
     async def _open(self, call: _Call, stack: AsyncExitStack) -> httpx2.Response:
         """Return the open response, which ``stack`` closes; the tries that the client took are off the budget."""
         retries_left, call.retries_left = call.retries_left, 0
-        response, taken = await self._endpoint.open(
-            lambda client: client.chat.completions.with_streaming_response.create(**call.body),
-            stack,
-            deadline=call.deadline,
-            retries=retries_left,
+        response, taken = await self._endpoint.open_stream(
+            "/chat/completions", call.body, stack, deadline=call.deadline, retries=retries_left
         )
         call.retries_left = retries_left - taken
         return response
 
-    async def _read(
-        self, body: AsyncGenerator[bytes, None], deadline: float
-    ) -> AsyncGenerator[ModelEvent, None]:
-        decoder = SseDecoder()
-        answer = AnswerAssembler(mint_call_id=_mint_call_id)
-        while True:
-            chunk = await self._next_chunk(body, deadline)
-            for payload in decoder.feed(chunk) if chunk else decoder.finish():
-                if text := answer.take(payload):
-                    yield TextDelta(text)
-                if answer.done:
-                    break
-            if answer.done or not chunk:
-                break
-        if text := answer.end():
-            yield TextDelta(text)
-        response = answer.response()
-        await _drain(body)
-        yield Finished(response)
-
-    async def _next_chunk(self, body: AsyncGenerator[bytes, None], deadline: float) -> bytes:
+    async def _next_chunk(self, read: ReadNext, deadline: float) -> bytes:
         """Return the next bytes, b"" at the end; raise ``TimeoutError`` at the deadline."""
         left_s = deadline - asyncio.get_running_loop().time()
         if left_s > self._read_timeout_s:
             # The transport's own timeout comes first; a second timer for each token would cost more than its decoding.
-            return await anext(body, b"")
+            return await read()
         async with asyncio.timeout(max(left_s, 0)):
-            return await anext(body, b"")
+            return await read()
 
 
-async def _drain(body: AsyncGenerator[bytes, None]) -> None:
+async def _drain(read: ReadNext) -> None:
     """Read the end of the HTTP body: a connection whose body is not read whole cannot serve the next call."""
     with suppress(*STREAM_ERRORS):
         async with asyncio.timeout(DRAIN_S):
-            async for _ in body:
+            while await read():
                 pass
 
 

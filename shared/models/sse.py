@@ -29,6 +29,8 @@ class SseDecoder:
         """Take the next bytes and return the data of every event they complete; raise ``EventTooLarge``."""
         if self._at_start:
             chunk = self._skip_bom(chunk)
+        if self._is_one_event(chunk):
+            return [chunk[6:-2]]
         if b"\n" not in chunk and b"\r" not in chunk and not self._rest.endswith(b"\r"):
             self._keep(self._rest + chunk)
             return []
@@ -48,6 +50,17 @@ class SseDecoder:
         """Return what an event without its closing blank line held: many servers leave it out at the very end."""
         rest, self._rest = self._rest.removesuffix(b"\r"), b""
         return self._take([rest, b""])
+
+    def _is_one_event(self, chunk: bytes) -> bool:
+        """Whether the bytes are one whole event of one line and nothing waits: what nearly every token of a model is."""
+        return (
+            not self._rest
+            and not self._data
+            and chunk.startswith(b"data: ")
+            and chunk.endswith(b"\n\n")
+            and chunk.find(b"\n") == len(chunk) - 2 <= self._max
+            and b"\r" not in chunk
+        )
 
     def _skip_bom(self, chunk: bytes) -> bytes:
         chunk, self._rest = self._rest + chunk, b""

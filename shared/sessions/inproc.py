@@ -18,6 +18,8 @@ from shared.domain.bounds import check_json
 from shared.domain.canonical import canonical_json, chain_tail, digest_of, first_tail
 from shared.domain.errors import (
     CommitTooLate,
+    HistoryConflict,
+    HistoryModeConflict,
     KeyConflict,
     RevisionConflict,
     SessionExists,
@@ -29,7 +31,7 @@ from shared.sessions.log import LIST_MAX_SESSIONS, READ_MAX_RECORDS, Committed, 
 from shared.sessions.records import Draft, Head, OpenTurn, Record, check_commit_size
 from shared.sessions.vocabulary import refuse_reserved
 
-KeySpace = Literal["turn", "run", "commit"]
+KeySpace = Literal["turn", "run", "inbox", "task", "commit"]
 
 
 @dataclass(slots=True)
@@ -58,6 +60,8 @@ class StoredSession:
     last_commit: str | None = None
     last_seq: int = 0
     inbox_waiting: int = 0
+    retained: bool = False
+    has_started_tasks: bool = False
     records: list[Record] = field(default_factory=list)
 
 
@@ -108,6 +112,13 @@ class InprocStore:
         session = self.sessions.get(session_id)
         if session is None or session.owner != owner:
             raise SessionMissing("no such session", session=session_id)
+        return session
+
+    def queued(self, session_id: SessionId, owner: OwnerId) -> StoredSession:
+        """Return an owner's session that takes turns of the queue; raises ``HistoryModeConflict`` for one of whole turns."""
+        session = self.owned(session_id, owner)
+        if session.retained:
+            raise HistoryModeConflict("the session keeps whole turns: it takes no turn of the queue")
         return session
 
     def append(
@@ -271,6 +282,38 @@ class InprocSessionLog:
             self._store.keys[place] = StoredKey(fingerprint, (seq, session.revision))
         return Committed(seq, session.revision, now)
 
+    async def retain(
+        self, new: NewSession, drafts: Sequence[Draft], *, tail: bytes, commit_id: str
+    ) -> Committed:
+        """See the port."""
+        drafts = tuple(drafts)
+        check_commit_size(drafts)
+        fingerprint = digest_of([[d.kind, d.digest.hex()] for d in drafts])
+        await self._store.reached()
+        now = self._store.now()
+        session = self._store.sessions.get(new.id)
+        if session is None and tail == first_tail(new.id):
+            made = digest_of({"meta": {}, "title": new.title})
+            session = StoredSession(new.id, new.owner, None, made, new.title, "{}", tail, now, now, now)
+            self._store.sessions[new.id] = session
+        if session is None or session.owner != new.owner:
+            raise SessionMissing("no such session", session=new.id)
+        place: tuple[SessionId, KeySpace, str] = (new.id, "commit", commit_id)
+        if (first := self._store.keys.get(place)) is not None:
+            if first.fingerprint != fingerprint:
+                raise KeyConflict("the commit id was used with other content", key=commit_id)
+            seq, revision = first.answer
+            return Committed(seq, revision, now)
+        has_rows = session.next_position > 1 or session.next_number > 1 or session.inbox_waiting > 0
+        if has_rows or (session.has_started_tasks and not session.retained):
+            raise HistoryModeConflict("the session has turns of the queue", session=new.id)
+        if session.tail != tail:
+            raise HistoryConflict("another turn was kept first", session=new.id)
+        seq = self._store.append(session, drafts)
+        session.retained, session.title = True, session.title or new.title
+        self._store.keys[place] = StoredKey(fingerprint, (seq, session.revision))
+        return Committed(seq, session.revision, now)
+
     async def remove(self, session_id: SessionId, owner: OwnerId) -> Sequence[SessionId]:
         """See the port."""
         await self._store.reached()
@@ -336,4 +379,5 @@ def _head(session: StoredSession, now: datetime, updated_at: datetime) -> Head:
         created_at=session.created_at,
         updated_at=updated_at,
         now=now,
+        admitted=session.next_position - 1,
     )

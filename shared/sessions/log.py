@@ -117,6 +117,19 @@ class SessionLog(Protocol):
         """
         ...
 
+    async def retain(
+        self, new: NewSession, drafts: Sequence[Draft], *, tail: bytes, commit_id: str
+    ) -> Committed:
+        """Append a whole turn that no queue runs, in one transaction, only behind the tail that its run began from.
+
+        A session that is absent is made first, while ``tail`` is an empty log's; ``new``'s key and meta say nothing here.
+        Framework kinds are taken. A repeated ``commit_id`` answers the first result, and with other content
+        ``KeyConflict``; that is judged before the tail. Raises ``HistoryConflict`` for another tail,
+        ``HistoryModeConflict`` for a session that ever had a turn of the queue, inbox items or a task (from the first append
+        on the session takes none), ``SessionMissing``, ``InputTooLarge``.
+        """
+        ...
+
     async def remove(self, session_id: SessionId, owner: OwnerId) -> Sequence[SessionId]:
         """Remove a session with all its descendants and all they own; return the removed ids, empty when there was none."""
         ...

@@ -15,6 +15,8 @@ from shared.domain.bounds import check_json
 from shared.domain.canonical import canonical_json, digest_of, first_tail
 from shared.domain.errors import (
     CommitTooLate,
+    HistoryConflict,
+    HistoryModeConflict,
     KeyConflict,
     RevisionConflict,
     SessionExists,
@@ -23,6 +25,7 @@ from shared.domain.errors import (
 )
 from shared.domain.ids import OwnerId, SessionId, TurnId
 from shared.sessions.log import LIST_MAX_SESSIONS, READ_MAX_RECORDS, Committed, Created, NewSession
+from shared.sessions.postgres_reads import PageReads
 from shared.sessions.records import Draft, Head, OpenTurn, Record, check_commit_size
 from shared.sessions.vocabulary import refuse_reserved
 
@@ -34,6 +37,8 @@ class PostgresSessionLog:
 
     def __init__(self, database: Database) -> None:
         self._db = database
+        self._pages = PageReads(database, _SQL["read_pages"])
+        self._pages_back = PageReads(database, _SQL["read_pages_back"])
 
     async def create(self, new: NewSession) -> Created:
         """See the port."""
@@ -90,9 +95,16 @@ class PostgresSessionLog:
     ) -> Sequence[Record]:
         """See the port."""
         params: dict[str, Any] = {"id": session_id, "after": after, "limit": min(limit, READ_MAX_RECORDS)}
+        rows: Sequence[Row]
         if max_bytes is not None:
-            params |= {"kinds": list(kinds or ()), "turn": turn, "max_bytes": max_bytes}
-            rows = await self._db.read("session.read", _SQL["read_page"], params)
+            bounds = {
+                "limit": params["limit"],
+                "kinds": list(kinds or ()),
+                "turn": turn,
+                "max_bytes": max_bytes,
+            }
+            # A number of a turn is one session's own.
+            rows = await self._pages.read(session_id, after, bounds, shares=turn is None)
         elif kinds is None and turn is None:
             rows = await self._db.read("session.read", _SQL["read_records"], params)
         else:
@@ -109,10 +121,8 @@ class PostgresSessionLog:
         kinds: Sequence[str] | None = None,
     ) -> Sequence[Record]:
         """See the port."""
-        params: dict[str, Any] = {"id": session_id, "before": before, "kinds": list(kinds or ())}
-        rows = await self._db.read(
-            "session.read", _SQL["read_records_back"], params | {"limit": min(limit, READ_MAX_RECORDS)}
-        )
+        bounds = {"limit": min(limit, READ_MAX_RECORDS), "kinds": list(kinds or ())}
+        rows = await self._pages_back.read(session_id, before, bounds)
         return [record_of(row) for row in rows]
 
     async def commit(
@@ -160,6 +170,39 @@ class PostgresSessionLog:
                 raise KeyConflict("the commit id was used with other content", key=commit_id)
             case other:
                 raise StoreDefect("unknown answer of a commit", answer=other)
+
+    async def retain(
+        self, new: NewSession, drafts: Sequence[Draft], *, tail: bytes, commit_id: str
+    ) -> Committed:
+        """See the port."""
+        check_commit_size(drafts)
+        params = {
+            "id": new.id,
+            "owner": new.owner,
+            "create_print": digest_of({"meta": {}, "title": new.title}),
+            "first_tail": first_tail(new.id),
+            "title": new.title,
+            "tail": tail,
+            "commit": commit_id,
+            "print": digest_of([[d.kind, d.digest.hex()] for d in drafts]),
+            "kinds": [d.kind for d in drafts],
+            "texts": [d.text for d in drafts],
+            "digests": [d.digest for d in drafts],
+        }
+        [row] = await self._db.call("session.retain", _SQL["retain_records"], params, repeatable=True)
+        match row["result"]:
+            case "committed":
+                return Committed(row["seq"], row["revision"], row["now"])
+            case "missing":
+                raise SessionMissing("no such session", session=new.id)
+            case "tail":
+                raise HistoryConflict("another turn was kept first", session=new.id)
+            case "queued":
+                raise HistoryModeConflict("the session has turns of the queue", session=new.id)
+            case "key-conflict":
+                raise KeyConflict("the commit id was used with other content", key=commit_id)
+            case other:
+                raise StoreDefect("unknown answer of a whole turn", answer=other)
 
     async def remove(self, session_id: SessionId, owner: OwnerId) -> Sequence[SessionId]:
         """See the port."""
@@ -230,4 +273,5 @@ def _head(row: Row) -> Head:
         created_at=row["created_at"],
         updated_at=row["updated_at"],
         now=row["now"],
+        admitted=row["admitted"],
     )

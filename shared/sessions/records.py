@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from shared.domain.bounds import COMMIT_MAX_BYTES, RECORD_MAX_BYTES
+from shared.domain.bounds import COMMIT_MAX_BYTES, COMMIT_MAX_RECORDS, RECORD_MAX_BYTES
 from shared.domain.canonical import canonical_json, chain_tail, first_tail, record_digest
 from shared.domain.errors import CorruptRecord, InputTooLarge, InvalidInput
 from shared.domain.ids import OwnerId, SessionId
@@ -70,6 +70,7 @@ class Head:
     """The head of a session as one read saw it; ``now`` is the database's clock at that read.
 
     ``inherited`` is the seq of the parent up to which its history is this session's too, None when it inherits nothing.
+    ``turns`` counts the turns that opened, a fork's inherited ones too, ``admitted`` all that the queue ever took here.
     """
 
     id: SessionId
@@ -88,6 +89,7 @@ class Head:
     created_at: datetime
     updated_at: datetime
     now: datetime
+    admitted: int = 0
 
 
 def draft(kind: str, data: Mapping[str, Any]) -> Draft:
@@ -114,7 +116,13 @@ def draft(kind: str, data: Mapping[str, Any]) -> Draft:
 
 
 def check_commit_size(drafts: Sequence[Draft]) -> None:
-    """Raise ``InputTooLarge`` when the drafts of one commit hold more than ``COMMIT_MAX_BYTES``."""
+    """Raise ``InputTooLarge`` for more than ``COMMIT_MAX_RECORDS`` or ``COMMIT_MAX_BYTES`` in one commit (THR-102)."""
+    if len(drafts) > COMMIT_MAX_RECORDS:
+        raise InputTooLarge(
+            f"a commit of {len(drafts)} records has more than {COMMIT_MAX_RECORDS}",
+            field="records",
+            bound=f"<= {COMMIT_MAX_RECORDS} records",
+        )
     size = sum(len(d.text.encode()) for d in drafts)
     if size > COMMIT_MAX_BYTES:
         raise InputTooLarge(

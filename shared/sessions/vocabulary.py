@@ -15,18 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from shared.domain.bounds import check_json
 from shared.domain.canonical import canonical_json
 from shared.domain.errors import CorruptRecord, InvalidInput, ReservedKind
+from shared.sessions.payloads import Payload as Payload
 from shared.sessions.records import Draft, Record, draft
+from shared.sessions.vocabulary_around import SCHEMAS_AROUND, InboxDropped, InboxQueued
+from shared.sessions.vocabulary_whole import SCHEMAS_WHOLE
 
 EndReason = Literal["completed", "partial", "failed", "cancelled", "interrupted"]
 Origin = Literal["user", "inbox", "task"]
-
-
-class Payload(BaseModel):
-    """Base of stored payloads: frozen, exact, versioned."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
-
-    v: Literal[1] = 1
 
 
 class UserMessage(BaseModel):
@@ -39,7 +34,10 @@ class UserMessage(BaseModel):
 
 
 class TurnStarted(Payload):
-    """``turn.started``: written once, when the turn opens (SES-144). ``entry`` is the message's memory entry."""
+    """``turn.started``: written once, when the turn opens (SES-144). ``entry`` is the message's memory entry.
+
+    ``history`` says that the turn is kept whole: without a ``turn.reply`` nothing of it is remembered (THR-58).
+    """
 
     turn_id: str
     run_id: str
@@ -51,6 +49,7 @@ class TurnStarted(Payload):
     claimed: list[str] = Field(default_factory=list)
     meta: dict[str, Any] | None = None
     resumes: int | None = None
+    history: Literal["whole-turn"] | None = None
 
 
 class TurnReply(Payload):
@@ -239,6 +238,8 @@ SCHEMAS: Final[dict[str, type[Payload]]] = {
     "memory.section": MemorySection,
     "memory.message": MemoryMessage,
     "memory.tool-result": MemoryToolResult,
+    **SCHEMAS_AROUND,
+    **SCHEMAS_WHOLE,
 }
 _KIND_OF: Final = {schema: kind for kind, schema in SCHEMAS.items()}
 
@@ -267,6 +268,8 @@ class RequestPreparedKeys(BaseModel):
 STORED_DATA: Final[Mapping[str, type[Payload]]] = {
     "turn.started": TurnStarted,
     "turn.ended": TurnEnded,
+    "inbox.queued": InboxQueued,
+    "inbox.dropped": InboxDropped,
     "step.usage": StepUsage,
     "request.prepared": RequestPrepared,
 }

@@ -41,6 +41,7 @@ QUIET_LOGGERS: Final = (
     "httpx2",
     "httpcore2",
     "asyncio",
+    "psycopg.pool",
     "alembic",
     "celery.worker.strategy",
     "celery.app.trace",

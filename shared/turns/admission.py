@@ -27,7 +27,10 @@ class AdmissionTransaction(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TurnToAdmit:
-    """What a hook judges. ``door`` is ``admit`` for a row that a worker will open, ``begin`` for one opened at once."""
+    """What a hook judges. ``door`` is ``admit`` for a row that a worker will open, ``begin`` for one opened at once.
+
+    Turns of the inbox and of tasks come to ``begin``, whoever opens them.
+    """
 
     door: Literal["admit", "begin"]
     turn_id: TurnId
@@ -41,12 +44,15 @@ class TurnToAdmit:
     transaction: AdmissionTransaction
     #: What the host attached to the turn; empty when nothing was (TRN-38).
     meta: Mapping[str, Any] = field(default_factory=dict)
+    #: The number of the turn that this one continues (RSM-17).
+    resumes: int | None = None
 
 
 class TurnAdmission(Protocol):
     """A host's admission: wraps the one transaction that stores a turn, and none of the turn's later writes.
 
-    A turn that waits in the queue is counted when it is admitted, never again when a worker opens it.
+    A turn that waits in the queue is counted when it is admitted, never again when a worker opens it. Turns of the inbox
+    and of tasks enter the queue unasked: they are judged when they open.
     """
 
     async def admit(self, turn: TurnToAdmit, proceed: Callable[[], Awaitable[None]]) -> None:

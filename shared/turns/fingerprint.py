@@ -13,6 +13,6 @@ def fingerprint_of(admission: Admission) -> str:
             "agent": admission.agent,
             "command": None if admission.command is None else dict(admission.command),
             "message": dict(admission.message),
-            "resumes": None,
+            "resumes": admission.resumes,
         }
     )

@@ -8,7 +8,7 @@ from typing import Literal
 
 from shared.domain.errors import TurnDuplicate, TurnkeeperError, TurnRefused
 from shared.turns.admission import ADMISSION_MAX_S, AdmissionTransaction, TurnAdmission, TurnToAdmit
-from shared.turns.queue import Admission
+from shared.turns.queue import Admission, Claim
 
 
 async def admit_through(hook: TurnAdmission, turn: TurnToAdmit, store: Callable[[], Awaitable[None]]) -> None:
@@ -83,4 +83,27 @@ def turn_to_admit(
         priority=admission.priority,
         transaction=transaction,
         meta=admission.meta or {},
+        resumes=admission.resumes,
     )
+
+
+def claim_to_admit(claim: Claim, transaction: AdmissionTransaction) -> TurnToAdmit:
+    """Return what a hook is shown of a claimed turn that nobody has judged: it is opened at once."""
+    return TurnToAdmit(
+        door="begin",
+        turn_id=claim.turn_id,
+        run_id=claim.run_id,
+        session_id=claim.session_id,
+        owner=claim.owner,
+        key=claim.key,
+        agent=claim.agent,
+        agent_revision=claim.agent_revision,
+        priority=claim.priority,
+        transaction=transaction,
+        meta=claim.meta or {},
+    )
+
+
+def reason_of(error: TurnRefused) -> str:
+    """Return what a refused turn keeps of the host's reason, in at most 500 characters."""
+    return str(error.fields.get("reason") or error.message)[:500]

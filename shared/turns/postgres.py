@@ -12,12 +12,14 @@ from uuid import UUID
 from shared.database.pool import Database, Row
 from shared.database.statements import Statement, load_statements
 from shared.domain.canonical import canonical_json
-from shared.domain.errors import RevisionConflict, SessionBusy, TurnClosed, TurnMissing
+from shared.domain.errors import RevisionConflict, StoreBusy, TurnMissing, TurnRefused
 from shared.domain.ids import OwnerId, SessionId, TurnId, WorkerId
 from shared.leases.fence import Fence
 from shared.sessions.records import Draft
 from shared.turns.admission import OpenAdmission, TurnAdmission
-from shared.turns.hooked import Repeated, admit_through, turn_to_admit
+from shared.turns.grouping.postgres import GroupUnit, TurnGroups
+from shared.turns.hooked import Repeated, admit_through, claim_to_admit, turn_to_admit
+from shared.turns.postgres_pools import PostgresPools
 from shared.turns.postgres_rows import (
     NEWLY_STORED,
     admit_params,
@@ -27,14 +29,16 @@ from shared.turns.postgres_rows import (
     fenced_params,
     held_params,
     ledger_text,
+    opened_of,
     receipt_of,
     refusal_of,
+    refused_params,
     view_of,
 )
 from shared.turns.queue import (
+    INBOX_RETRY_S,
     Admission,
     AdmissionLimits,
-    Backlog,
     Begun,
     CallEntry,
     Cancelled,
@@ -48,31 +52,47 @@ from shared.turns.queue import (
     Standing,
     TurnView,
     Watched,
-    WorkerSeen,
 )
+from shared.turns.resume import require_nameable
+
+#: How often a turn that the host is asked about is looked at, when the session moves on meanwhile.
+OPEN_TRIES_MAX = 3
 
 _SQL = load_statements(Path(__file__).with_name("queries.sql"))
 
 
-class PostgresTurnQueue:
+class PostgresTurnQueue(PostgresPools):
     """Implements :class:`shared.turns.queue.TurnQueue`.
 
-    ``polls`` is a second, small pool for renewals and polls, so that a hot path that uses up its connections never
-    costs a lease; it may be the same database object where nothing is held (the producer).
+    ``polls`` is a second, small pool for renewals, polls and claims, so that a hot path that uses up its connections never
+    costs a lease, and who comes new is not claimed behind all that is running; it may be the same database object where
+    nothing is held (the producer). ``inbox_retry_s`` is when the sweep may insert an inbox turn again whose last one the
+    host refused. With ``groups`` units of work of several sessions share statements where they come at once; the caller
+    owns them.
     """
 
-    def __init__(self, database: Database, *, polls: Database | None = None, attempts_max: int = 3) -> None:
-        self._db = database
-        self._polls = polls if polls is not None else database
+    def __init__(
+        self,
+        database: Database,
+        *,
+        polls: Database | None = None,
+        attempts_max: int = 3,
+        inbox_retry_s: float = INBOX_RETRY_S,
+        groups: TurnGroups | None = None,
+    ) -> None:
+        super().__init__(database, polls if polls is not None else database)
+        self._groups = groups
         self._attempts_max = attempts_max
+        self._inbox_retry_s = inbox_retry_s
 
     async def admit(
         self, admission: Admission, limits: AdmissionLimits, *, admit: TurnAdmission | None = None
     ) -> Receipt:
         """See the port."""
+        require_nameable(admission)
         params = admit_params(admission, limits)
         if admit is None or isinstance(admit, OpenAdmission):
-            [row] = await self._db.call("turn.admit", _SQL["admit"], params, repeatable=True)
+            row = await self._send("admit", params, may_share=admission.on_busy != "interrupt")
         else:
             row = await self._through(admit, admission, "admit", params, partial(receipt_of, admission))
         return receipt_of(admission, row)
@@ -90,6 +110,7 @@ class PostgresTurnQueue:
         admit: TurnAdmission | None = None,
     ) -> Begun:
         """See the port."""
+        require_nameable(admission)
         params = admit_params(admission, limits) | draft_params(drafts)
         params |= {"holder": holder, "lease_s": lease_s, "commit": commit_id, "title": title}
         if admit is None or isinstance(admit, OpenAdmission):
@@ -97,6 +118,13 @@ class PostgresTurnQueue:
         else:
             row = await self._through(admit, admission, "begin", params, partial(begun_of, admission))
         return begun_of(admission, row)
+
+    async def _send(self, unit: GroupUnit, params: Mapping[str, Any], *, may_share: bool = True) -> Row:
+        """Send a unit of work of one session: together with others where it may and they come at once, or by itself."""
+        if self._groups is not None and may_share:
+            return await self._groups.send(unit, _SQL[unit], params)
+        [row] = await self._db.call(f"turn.{unit}", _SQL[unit], params, repeatable=True)
+        return row
 
     async def _through(
         self,
@@ -128,7 +156,7 @@ class PostgresTurnQueue:
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim]:
         """See the port."""
-        rows = await self._db.call(
+        rows = await self._polls.call(
             "turn.claim",
             _SQL["claim"],
             {
@@ -150,22 +178,60 @@ class PostgresTurnQueue:
         return [claim_of(row) for row in rows]
 
     async def open(
-        self, claim: Claim, commit_id: str, drafts: Sequence[Draft], *, title: str | None = None
+        self,
+        claim: Claim,
+        commit_id: str,
+        drafts: Sequence[Draft],
+        *,
+        title: str | None = None,
+        claims: Sequence[str] = (),
+        admit: TurnAdmission | None = None,
     ) -> Opened:
         """See the port."""
-        params = fenced_params(claim, commit_id) | draft_params(drafts) | {"title": title}
-        [row] = await self._db.call("turn.open", _SQL["open"], params, repeatable=True)
-        match row["result"]:
-            case "opened" | "adopted" | "took-over" as result:
-                return Opened(result, row["number"], row["seq"], row["started_seq"])
-            case "busy":
-                raise SessionBusy("another turn of the session is open", session=claim.session_id)
-            case "expired":
-                raise TurnClosed(
-                    "the turn's deadline passed before it opened", turn=str(claim.turn_id), reason="ended"
-                )
-            case result:
-                raise refusal_of(result, claim.turn_id, claim.fence.epoch)
+        params = fenced_params(claim, commit_id) | draft_params(drafts)
+        params |= {"title": title, "claims": list(claims), "look": False}
+        if admit is None or isinstance(admit, OpenAdmission) or claim.origin == "user":
+            return opened_of(claim, await self._send("open", params))
+        return await self._open_through(admit, claim, params)
+
+    async def _open_through(self, hook: TurnAdmission, claim: Claim, params: dict[str, Any]) -> Opened:
+        """Open a turn of the inbox or of a task that the host is asked about first.
+
+        What can only be ended or taken over is, without asking; what opens, opens in the hook's transaction.
+        """
+        for _ in range(OPEN_TRIES_MAX):
+            look = params | {"look": True}
+            [row] = await self._db.call("turn.open", _SQL["open"], look, repeatable=True)
+            if row["result"] != "openable":
+                return opened_of(claim, row)
+            try:
+                row = await self._opened_in(hook, claim, params)
+            except TurnRefused as error:
+                await self._refuse(claim, error)
+                raise
+            if row["result"] == "opened":
+                return opened_of(claim, row)
+        raise StoreBusy("the session moved on each time the turn was to open", session=claim.session_id)
+
+    async def _opened_in(self, hook: TurnAdmission, claim: Claim, params: dict[str, Any]) -> Row:
+        """Open a turn in a transaction that the host's hook wraps; anything but its opening is undone."""
+        rows = list[Row]()
+
+        async def store() -> None:
+            rows.extend(await opened.run(_SQL["open"], params))
+            if rows[0]["result"] != "opened":
+                raise Repeated("the turn does not open now", turn_id=str(claim.turn_id))
+
+        with suppress(Repeated):
+            async with self._db.transaction("turn.open") as opened:
+                await admit_through(hook, claim_to_admit(claim, opened), store)
+        return rows[0]
+
+    async def _refuse(self, claim: Claim, error: TurnRefused) -> None:
+        params = fenced_params(claim, "") | refused_params(error) | {"retry_s": self._inbox_retry_s}
+        [row] = await self._db.call("turn.refuse", _SQL["refuse"], params, repeatable=True)
+        if row["result"] != "refused":
+            raise refusal_of(row["result"], claim.turn_id, claim.fence.epoch) from error
 
     async def append(
         self,
@@ -184,7 +250,7 @@ class PostgresTurnQueue:
             | draft_params(drafts)
             | {"stepped": stepped, "calls": ledger_text(calls), "expect": expect, "extend_s": extend_s}
         )
-        [row] = await self._db.call("turn.append", _SQL["append"], params, repeatable=True)
+        row = await self._send("append", params)
         if row["result"] == "revision":
             raise RevisionConflict("the session moved on", expected=expect, actual=row["revision"])
         if row["result"] != "appended":
@@ -207,8 +273,9 @@ class PostgresTurnQueue:
             "code": ending.code,
             "failure": ending.failure,
             "usage": canonical_json(dict(ending.usage)),
+            "counts": ending.counts_attempt,
         }
-        [row] = await self._db.call("turn.end", _SQL["end_turn"], params, repeatable=True)
+        row = await self._send("end", params)
         if row["result"] != "stored":
             raise refusal_of(row["result"], claim.turn_id, claim.fence.epoch)
         promoted = None if row["promoted"] is None else TurnId(row["promoted"])
@@ -297,59 +364,3 @@ class PostgresTurnQueue:
         params = {"session": session_id, "id": turn_id}
         rows = await self._db.read("turn.calls", _SQL["calls"], params)
         return [CallEntry(**row) for row in rows]
-
-    async def seen(self, worker: WorkerSeen) -> None:
-        """See the port."""
-        params = {
-            "id": worker.worker,
-            "host": worker.host,
-            "pid": worker.pid,
-            "queues": list(worker.queues),
-            "revisions": list(worker.revisions),
-            "capacity": worker.capacity,
-            "held": worker.held,
-            "version": worker.version,
-            "draining": worker.draining,
-            "lag_s": worker.lag_s,
-            "overloaded": worker.overloaded,
-        }
-        await self._polls.call("worker.seen", _SQL["seen"], params, repeatable=True)
-
-    async def gone(self, worker: WorkerId) -> None:
-        """See the port."""
-        await self._polls.call("worker.gone", _SQL["gone"], {"id": worker}, repeatable=True)
-
-    async def forget_silent(self, older_than_s: float) -> int:
-        """See the port."""
-        params = {"older_s": older_than_s}
-        return len(await self._db.call("worker.forget", _SQL["forget_silent"], params, repeatable=True))
-
-    async def workers(self) -> Sequence[Mapping[str, Any]]:
-        """See the port."""
-        return await self._db.read("worker.list", _SQL["workers"], {})
-
-    async def backlog(self, pool: str, revisions: Sequence[str] = ()) -> Backlog:
-        """See the port."""
-        [row] = await self._db.read("turn.backlog", _SQL["backlog"], {"pool": pool})
-        unserved: dict[str, int] = {}
-        if revisions:
-            rows = await self._db.read("turn.unserved", _SQL["unserved"], {"pool": pool})
-            unserved = {r["revision"]: r["ready"] for r in rows if r["revision"] not in revisions}
-        return Backlog(row["ready"], row["queued"], row["running"], float(row["oldest_due_s"]), unserved)
-
-    async def move_revision(self, old: str, new: str, *, limit: int = 1_000) -> int:
-        """See the port."""
-        params = {"old": old, "new": new, "limit": limit}
-        [row] = await self._db.call("turn.move_revision", _SQL["move_revision"], params, repeatable=True)
-        return int(row["moved"])
-
-    async def count_waiting(self, limit: int) -> int:
-        """See the port."""
-        [row] = await self._db.read("turn.waiting", _SQL["waiting"], {"limit": limit})
-        return int(row["waiting"])
-
-    async def has_overdue(self, pool: str, older_than_s: float) -> bool:
-        """See the port."""
-        params = {"pool": pool, "older_s": older_than_s}
-        [row] = await self._db.read("turn.overdue", _SQL["overdue"], params)
-        return bool(row["overdue"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -12,7 +14,9 @@ from shared.database.pool import Row
 from shared.domain.canonical import canonical_json
 from shared.domain.errors import (
     FenceLost,
+    InboxMoved,
     KeyConflict,
+    NothingPending,
     QueueFull,
     RunIdReused,
     SessionBusy,
@@ -21,11 +25,13 @@ from shared.domain.errors import (
     TurnClosed,
     TurnDuplicate,
     TurnkeeperError,
+    TurnRefused,
 )
 from shared.domain.ids import OwnerId, RunId, SessionId, TurnId, WorkerId
 from shared.leases.fence import Fence
 from shared.sessions.records import Draft, check_commit_size
 from shared.turns.fingerprint import fingerprint_of
+from shared.turns.hooked import reason_of
 from shared.turns.queue import (
     Admission,
     AdmissionLimits,
@@ -36,9 +42,13 @@ from shared.turns.queue import (
     Receipt,
     TurnView,
 )
+from shared.turns.resume import not_resumable
 
+_MANY_DIGITS: Final = re.compile(r"\d{19}")
 #: The answers of a statement that stored a new turn; every other one stored nothing.
 NEWLY_STORED = frozenset({"admitted", "opened"})
+#: What the answer begins with for a turn that cannot be resumed; the reason follows.
+UNRESUMABLE = "resume-"
 
 
 def admit_params(admission: Admission, limits: AdmissionLimits) -> dict[str, Any]:
@@ -60,10 +70,13 @@ def admit_params(admission: Admission, limits: AdmissionLimits) -> dict[str, Any
         "priority": admission.priority,
         "deadline": admission.deadline,
         "max_duration_s": admission.max_duration_s,
+        "resumes": admission.resumes,
         "session_max": limits.queued_per_session,
         "owner_max": limits.queued_per_owner,
         "is_full": limits.is_full,
         "attempts_max": limits.attempts_max,
+        "origin": admission.origin,
+        "claims": list(admission.claims),
     }
 
 
@@ -107,6 +120,9 @@ def _not_admitted(admission: Admission, result: str, turn_id: Any) -> Turnkeeper
             return RunIdReused("the run id was used before", run=admission.run_id)
         case "busy":
             return SessionBusy("a turn of the session is unfinished", turn=str(turn_id))
+        case unresumable if unresumable.startswith(UNRESUMABLE):
+            reason = unresumable.removeprefix(UNRESUMABLE)
+            return not_resumable(admission.session_id, admission.resumes, reason)
         case other:
             return StoreDefect("unknown answer of an admission", answer=other)
 
@@ -126,10 +142,38 @@ def begun_of(admission: Admission, row: Row) -> Begun:
             )
         case "missing" | "key-conflict" | "run-reused" | "busy" as result:
             raise _not_admitted(admission, result, row["turn_id"])
+        case "empty" | "moved" as result:
+            raise inbox_error_of(result, admission.session_id)
         case "lost" | "cancelled" | "interrupted" | "ended" | "removed" as result:
             raise refusal_of(result, admission.turn_id, row["epoch"])
         case other:
-            raise StoreDefect("unknown answer of a begin", answer=other)
+            raise _not_admitted(admission, other, None)
+
+
+def opened_of(claim: Claim, row: Row) -> Opened:
+    """Return how a claimed turn stands open, or raise why it does not."""
+    match row["result"]:
+        case "opened" | "adopted" | "took-over" as result:
+            return Opened(result, row["number"], row["seq"], row["started_seq"])
+        case "busy":
+            raise SessionBusy("another turn of the session is open", session=claim.session_id)
+        case "empty" | "moved" as result:
+            raise inbox_error_of(result, claim.session_id)
+        case "expired":
+            raise TurnClosed(
+                "the turn's deadline passed before it opened", turn=str(claim.turn_id), reason="ended"
+            )
+        case result if result.startswith(UNRESUMABLE):
+            raise not_resumable(claim.session_id, claim.resumes, result.removeprefix(UNRESUMABLE))
+        case result:
+            raise refusal_of(result, claim.turn_id, claim.fence.epoch)
+
+
+def inbox_error_of(result: Literal["empty", "moved"], session_id: SessionId) -> NothingPending | InboxMoved:
+    """Return the error of an inbox turn that names other items than those that wait."""
+    if result == "empty":
+        return NothingPending("no item waits", session=session_id)
+    return InboxMoved("other items wait than the turn names", session=session_id)
 
 
 def refusal_of(result: str, turn_id: TurnId, epoch: int) -> FenceLost:
@@ -168,6 +212,11 @@ def ledger_text(calls: Sequence[CallEntry]) -> str | None:
     return orjson.dumps([{name: getattr(c, name) for name in CallEntry.__slots__} for c in calls]).decode()
 
 
+def refused_params(error: TurnRefused) -> dict[str, Any]:
+    """Return what is kept of a refusal: the error's code, and the host's reason."""
+    return {"code": error.code, "failure": reason_of(error)}
+
+
 def held_params(fences: Mapping[TurnId, Fence]) -> dict[str, Any]:
     """Return the fences that a process holds as parameters."""
     return {"ids": list(fences), "tokens": [f.token for f in fences.values()]}
@@ -178,8 +227,14 @@ def _optional_json(value: Mapping[str, Any] | None) -> str | None:
 
 
 def _parsed(text: str | None) -> Mapping[str, Any] | None:
-    # Not orjson: it reads an integer of more than 64 bits as a float, and a host's integers keep their digits.
-    return None if text is None else json.loads(text)
+    if text is None:
+        return None
+    # orjson reads an integer of more than 64 bits as a float, and a host's integers keep their digits.
+    if _MANY_DIGITS.search(text) is None:
+        with suppress(ValueError):
+            parsed: Mapping[str, Any] = orjson.loads(text)
+            return parsed
+    return json.loads(text)  # type: ignore[no-any-return]  # what was stored was a mapping
 
 
 def claim_of(row: Row) -> Claim:
@@ -205,6 +260,10 @@ def claim_of(row: Row) -> Claim:
         lost=row["lost"],
         max_duration_s=row["max_duration_s"],
         open_for_s=row["open_for_s"],
+        parent=None if row["parent"] is None else SessionId(row["parent"]),
+        deadline_in_s=row["deadline_in_s"],
+        resumes=row["resumes"],
+        inherits=row.get("inherits"),
     )
 
 
@@ -215,7 +274,7 @@ def _begun_claim(admission: Admission, row: Row) -> Claim:
         owner=admission.owner,
         fence=Fence(row["epoch"], row["token"]),
         number=row["number"],
-        origin="user",
+        origin=admission.origin,
         run_id=admission.run_id,
         key=admission.key,
         message=admission.message,
@@ -230,6 +289,7 @@ def _begun_claim(admission: Admission, row: Row) -> Claim:
         lost=False,
         max_duration_s=admission.max_duration_s,
         open_for_s=row["open_for_s"],
+        resumes=admission.resumes,
     )
 
 
@@ -258,6 +318,7 @@ def view_of(row: Row) -> TurnView:
         leased=row["leased"],
         usage=_parsed(row["usage"]) or {},
         key=row["key"],
+        resumes=None if row["resumes"] is None else TurnId(row["resumes"]),
         after=row["admitted_seq"],
         started_seq=row["started_seq"],
         admitted_at=row["admitted_at"],

@@ -1,36 +1,42 @@
--- Statements of the turn queue. Rules that branch under a lock are functions of migrations 0001 and 0002.
+-- Statements of the turn queue. Rules that branch under a lock are functions of the migrations.
 
 -- name: admit
-SELECT result, turn_id, run_id, turn_position, status, after_seq, detail, held, holders FROM turn_admit_v2(
+SELECT result, turn_id, run_id, turn_position, status, after_seq, detail, held, holders FROM turn_admit_v3(
   %(id)s, %(session)s, %(owner)s, %(key)s, %(print)s, %(run)s, %(message)s, %(command)s, %(meta)s, %(agent)s,
   %(revision)s, %(on_busy)s, %(on_worker_loss)s, %(priority)s::int, %(deadline)s::timestamptz, %(max_duration_s)s::real,
-  %(session_max)s::int, %(owner_max)s::int, %(is_full)s, %(attempts_max)s::int)
+  %(resumes)s::int, %(session_max)s::int, %(owner_max)s::int, %(is_full)s, %(attempts_max)s::int)
 
 -- name: begin
-SELECT result, turn_id, number, seq, started_seq, epoch, token, attempts, open_for_s FROM turn_begin_v1(
+SELECT result, turn_id, number, seq, started_seq, epoch, token, attempts, open_for_s FROM turn_begin_v2(
   %(id)s, %(session)s, %(owner)s, %(key)s, %(print)s, %(run)s, %(message)s, %(command)s, %(meta)s, %(agent)s,
   %(revision)s, %(on_worker_loss)s, %(priority)s::int, %(max_duration_s)s::real, %(attempts_max)s::int, %(holder)s,
-  %(lease_s)s::real, %(commit)s, %(title)s, %(kinds)s::text[], %(texts)s::text[], %(digests)s::bytea[])
+  %(lease_s)s::real, %(commit)s, %(title)s, %(kinds)s::text[], %(texts)s::text[], %(digests)s::bytea[],
+  %(origin)s, %(claims)s::text[], %(resumes)s::int)
 
 -- name: abandon
 SELECT turn_abandon_v1(%(id)s, %(epoch)s::bigint, %(token)s) AS abandoned
 
 -- name: claim
-SELECT * FROM turn_claim_v2(
+-- A session that this statement cannot see yet answers null: whether it inherits is then looked up.
+SELECT c.*, (SELECT s.parent_through IS NOT NULL FROM sessions s WHERE s.id = c.session_id) AS inherits FROM turn_claim_v3(
   %(worker)s, %(pool)s, %(revisions)s::text[], %(places)s::int, %(background)s::int, %(lease_s)s::real, %(cursor)s,
-  %(hints)s::uuid[], %(oldest_first)s, %(takeovers)s, %(suspects)s::int, %(attempts_max)s::int, %(running_max)s::int)
+  %(hints)s::uuid[], %(oldest_first)s, %(takeovers)s, %(suspects)s::int, %(attempts_max)s::int, %(running_max)s::int, false) c
 
 -- name: open
-SELECT result, number, seq, started_seq FROM turn_open_v2(%(id)s, %(session)s, %(epoch)s::bigint, %(token)s, %(commit)s, %(title)s,
-  %(kinds)s::text[], %(texts)s::text[], %(digests)s::bytea[])
+SELECT result, number, seq, started_seq FROM turn_open_v3(%(id)s, %(session)s, %(epoch)s::bigint, %(token)s, %(commit)s, %(title)s,
+  %(kinds)s::text[], %(texts)s::text[], %(digests)s::bytea[], %(claims)s::text[], %(look)s)
+
+-- name: refuse
+SELECT turn_refuse_v1(%(id)s, %(session)s, %(epoch)s::bigint, %(token)s, %(code)s, %(failure)s, %(retry_s)s::real) AS result
 
 -- name: append
 SELECT result, seq, revision FROM turn_append_v2(%(id)s, %(session)s, %(epoch)s::bigint, %(token)s, %(commit)s, %(stepped)s,
   %(kinds)s::text[], %(texts)s::text[], %(digests)s::bytea[], %(calls)s::jsonb, %(expect)s::bigint, %(extend_s)s::real)
 
--- name: end_turn
-SELECT result, seq, promoted, pending FROM turn_end_v2(%(id)s, %(session)s, %(epoch)s::bigint, %(token)s, %(commit)s,
-  %(kinds)s::text[], %(texts)s::text[], %(digests)s::bytea[], %(calls)s::jsonb, %(outcome)s, %(code)s, %(failure)s, %(usage)s)
+-- name: end
+SELECT result, seq, promoted, pending FROM turn_end_v3(%(id)s, %(session)s, %(epoch)s::bigint, %(token)s, %(commit)s,
+  %(kinds)s::text[], %(texts)s::text[], %(digests)s::bytea[], %(calls)s::jsonb, %(outcome)s, %(code)s, %(failure)s, %(usage)s,
+  %(counts)s)
 
 -- name: cancel
 SELECT result, status, outcome, code, holder, session_id, after_seq
@@ -63,7 +69,7 @@ SELECT id FROM turn_expire_v2(%(ids)s::uuid[]) AS done (id)
 
 -- name: get
 SELECT t.id, t.session_id, t.owner, t.run_id, t.position, t.number, t.origin, t.status, t.outcome, t.code,
-       t.last_failure, t.agent, t.agent_revision, t.priority, t.attempts, t.epoch, t.usage, t.key, t.admitted_seq, t.admitted_at,
+       t.last_failure, t.agent, t.agent_revision, t.priority, t.attempts, t.epoch, t.usage, t.key, t.resumes, t.admitted_seq, t.admitted_at,
        t.opened_at, t.ended_at, t.deadline, t.started_seq, t.lease_owner, coalesce(isfinite(t.expires_at), false) AS leased,
        s.open_turn = t.id AS is_open,
        s.open_turn = t.id AND (t.status <> 'running' OR t.expires_at < clock_timestamp()) AS unheld,
@@ -73,7 +79,7 @@ SELECT t.id, t.session_id, t.owner, t.run_id, t.position, t.number, t.origin, t.
 -- name: get_many
 -- As `get`, for what a sweep touched.
 SELECT t.id, t.session_id, t.owner, t.run_id, t.position, t.number, t.origin, t.status, t.outcome, t.code,
-       t.last_failure, t.agent, t.agent_revision, t.priority, t.attempts, t.epoch, t.usage, t.key, t.admitted_seq, t.admitted_at,
+       t.last_failure, t.agent, t.agent_revision, t.priority, t.attempts, t.epoch, t.usage, t.key, t.resumes, t.admitted_seq, t.admitted_at,
        t.opened_at, t.ended_at, t.deadline, t.started_seq, t.lease_owner, coalesce(isfinite(t.expires_at), false) AS leased,
        s.open_turn = t.id AS is_open,
        s.open_turn = t.id AND (t.status <> 'running' OR t.expires_at < clock_timestamp()) AS unheld,
@@ -139,3 +145,11 @@ SELECT coalesce((SELECT due_at FROM turns WHERE pool = %(pool)s AND status = 're
 -- name: lost
 SELECT id, attempts, ended_at FROM turns WHERE status = 'ended' AND code = 'turn.lease'
   ORDER BY ended_at DESC LIMIT %(limit)s
+
+-- name: parked
+-- What a resume is made of that goes on from a turn which was given up; whose it is comes from the row.
+SELECT session_id, owner, number, message, command, meta, agent, agent_revision, on_worker_loss, priority, max_duration_s
+  FROM turns WHERE id = %(id)s AND status = 'ended' AND code = 'turn.lease' AND origin = 'user'
+
+-- name: retry
+SELECT turn_retry_v1(%(id)s) AS result

@@ -11,21 +11,31 @@ from shared.domain.ids import OwnerId, RunId, SessionId, TurnId, WorkerId
 from shared.leases.fence import Fence
 from shared.sessions.records import Draft
 from shared.turns.admission import TurnAdmission
+from shared.turns.processes import Backlog as Backlog
+from shared.turns.processes import WorkerSeen as WorkerSeen
 
 OnBusy = Literal["reject", "enqueue", "interrupt"]
 OnWorkerLoss = Literal["continue", "interrupt"]
+#: How a turn is kept: step by step as it goes, or whole at its end and only then (decision 0020).
+TurnHistory = Literal["per-step", "whole-turn"]
 Status = Literal["queued", "ready", "running", "waiting", "ended", "cancelled", "refused", "expired"]
+Origin = Literal["user", "inbox", "task"]
 Outcome = Literal["completed", "partial", "failed", "cancelled", "interrupted"]
 CallState = Literal["planned", "started", "done", "failed", "unknown"]
 
 FINISHED: frozenset[str] = frozenset({"ended", "cancelled", "refused", "expired"})
 PRIORITIES: Mapping[str, int] = {"interactive": 0, "normal": 1, "background": 2}
 ALIVE_LOSSES_FREE = 10
+#: When the sweep may insert an inbox turn again whose last one the host refused, in seconds.
+INBOX_RETRY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A turn to admit. ``turn_id`` and ``run_id`` are minted before the first try and kept over retries."""
+    """A turn to admit. ``turn_id`` and ``run_id`` are minted before the first try and kept over retries.
+
+    ``begin`` takes an inbox turn too: ``origin`` says so, ``claims`` names the items that it answers, the oldest.
+    """
 
     turn_id: TurnId
     run_id: RunId
@@ -42,6 +52,10 @@ class Admission:
     priority: int = 1
     deadline: datetime | None = None
     max_duration_s: float | None = None
+    origin: Origin = "user"
+    claims: Sequence[str] = ()
+    #: The number of the turn that this one continues.
+    resumes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +138,12 @@ class Claim:
     lost: bool
     max_duration_s: float | None
     open_for_s: float | None
+    #: Of a background task: the session that is told its result, and the seconds that were left of its deadline.
+    parent: SessionId | None = None
+    deadline_in_s: float | None = None
+    resumes: int | None = None
+    #: Whether the session goes on from another's history; None where the claim did not look.
+    inherits: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +192,17 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a turn ends: outcome, code and message of the failure (cut to 500 characters), usage totals."""
+    """How a turn ends: outcome, code and message of the failure (cut to 500 characters), usage totals.
+
+    ``counts_attempt`` says of an interrupted inbox turn whether its items were tried; None lets the log say: they were if
+    the turn wrote anything after it opened (INB-15).
+    """
 
     outcome: Outcome
     code: str | None = None
     failure: str | None = None
     usage: Mapping[str, int] = field(default_factory=dict)
+    counts_attempt: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +266,7 @@ class TurnView:
     leased: bool
     usage: Mapping[str, int]
     key: str | None
+    resumes: TurnId | None
     after: int
     started_seq: int | None
     admitted_at: datetime
@@ -258,37 +284,6 @@ class Standing:
     number: int | None
     outcome: Outcome | None
     code: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSeen:
-    """What a worker process writes of itself every few seconds, also when idle.
-
-    ``lag_s``: how far its event loop lags; ``overloaded``: so far that it takes no more work meanwhile.
-    """
-
-    worker: WorkerId
-    host: str
-    pid: int
-    queues: Sequence[str]
-    revisions: Sequence[str]
-    capacity: int
-    held: int
-    version: str
-    draining: bool = False
-    lag_s: float = 0.0
-    overloaded: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """What a pool owes: ready rows, due or not; queued rows behind them; running rows; the oldest due one's age."""
-
-    ready: int
-    queued: int
-    running: int
-    oldest_due_s: float
-    unserved: Mapping[str, int] = field(default_factory=dict)
 
 
 class TurnQueue(Protocol):
@@ -331,7 +326,9 @@ class TurnQueue(Protocol):
 
         Judged in this order: the key (``TurnDuplicate`` with the same content, else ``KeyConflict``), the run id
         (``RunIdReused``), any unfinished row of the session after a dead one was reaped (``SessionBusy``), the host's
-        ``admit``; also raises ``SessionMissing``. ``lease_s=None`` holds the turn without expiry: no claim, renewal or
+        ``admit``; also raises ``SessionMissing``. An inbox turn that nobody holds yet is no such row: it goes after a user's
+        turn, and an inbox turn takes its place. That one claims the items it names as :meth:`open` does, with the same
+        errors. ``lease_s=None`` holds the turn without expiry: no claim, renewal or
         sweep touches it, and :meth:`abandon` closes it when its process is gone. A repeat with the same ``turn_id`` and
         holder after a lost answer adopts what it made. With ``on_worker_loss="continue"`` a leased turn that is lost goes
         on in a worker that serves its revision. ``on_busy`` and ``deadline`` of the admission say nothing here.
@@ -356,13 +353,26 @@ class TurnQueue(Protocol):
         ...
 
     async def open(
-        self, claim: Claim, commit_id: str, drafts: Sequence[Draft], *, title: str | None = None
+        self,
+        claim: Claim,
+        commit_id: str,
+        drafts: Sequence[Draft],
+        *,
+        title: str | None = None,
+        claims: Sequence[str] = (),
+        admit: TurnAdmission | None = None,
     ) -> Opened:
         """Open a claimed turn with its first records, or take over the open one it already is.
 
         ``took-over`` moves the head's fence to this claim; ``adopted`` says this very claim had opened it (its answer was
         lost). Raises ``TurnClosed`` for a turn that was cancelled or expired meanwhile, ``SessionBusy`` when another turn
         is open (the row waits, uncounted).
+
+        An inbox turn claims in the same commit the items it names, the oldest that wait, oldest first; others wait for the
+        next one. ``InboxMoved`` when it names others (nothing changed: read and repeat), ``NothingPending`` when none does (the row ends ``refused`` with ``inbox.empty``). ``admit``
+        judges turns of the inbox and of tasks here, as nobody has before, at the door ``begin``: one it refuses ends
+        ``refused`` with the error's code, its items wait on uncounted until :meth:`~shared.inbox.port.Inbox.recover`,
+        the next delivery or the next end of a turn. It never judges a user's turn or one that is open already.
         """
         ...
 

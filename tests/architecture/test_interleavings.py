@@ -10,10 +10,7 @@ from typing import Final
 from tests.architecture.tree import ROOT, Source, sources_of_tests
 
 #: Those whose ground is not built, or whose scenario waits for it.
-WAITING: Final[dict[int, str]] = {
-    11: "background tasks",
-    17: "group commit",
-}
+WAITING: Final[dict[int, str]] = {}
 _NUMBER: Final = re.compile(r"\((\d+)\) ")
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.architecture.tree import Source, product_sources
+from tests.architecture.tree import Source, product_sources, standing_sources
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,14 @@ def test_each_library_is_imported_in_its_place_only() -> None:
 
 
 def test_the_environment_is_read_in_its_place_only() -> None:
-    readers = {source.path for source in product_sources() if any(environment_reads(source))}
+    readers = {source.path for source in standing_sources() if any(environment_reads(source))}
     assert readers == set(ENVIRONMENT), "an unnamed reader, or an excuse that is no longer needed"
 
 
 def test_sql_stands_in_sql_files_and_migrations_only() -> None:
     found = {
         source.path: [f"line {line}: {text}" for text, line in statements(source)]
-        for source in product_sources()
+        for source in standing_sources()
         if "migrations" not in source.folders
     }
     unexcused = {path: lines for path, lines in found.items() if lines and path not in SQL_IN_PYTHON}

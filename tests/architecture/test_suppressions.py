@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.architecture.tree import Source, product_sources, sources_of_tests
+from tests.architecture.tree import Source, sources_of_tests, standing_sources
 
 _SUPPRESSION: Final = re.compile(
     r"#\s*(?P<tool>type:\s*ignore|noqa|pyright:\s*ignore|pragma:\s*no cover|nosec)\b"
@@ -42,7 +42,7 @@ def patches(source: Source) -> Iterator[str]:
 
 def test_every_suppression_names_its_rule_and_gives_a_reason() -> None:
     assert [
-        finding for source in product_sources() + sources_of_tests() for finding in unexplained(source)
+        finding for source in standing_sources() + sources_of_tests() for finding in unexplained(source)
     ] == []
 
 

@@ -11,6 +11,8 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 HOUSES: Final = ("producer", "workers", "memory_pipeline", "shared")
+#: Stands on all houses, is part of none, and is not installed with them.
+BENCHMARKS: Final = "benchmarks"
 _GENERATED: Final = {"__pycache__", "build", "dist"}
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
@@ -76,6 +78,11 @@ class Source:
 def product_sources() -> list[Source]:
     """Every Python file of the houses."""
     return [source for house in HOUSES for source in _sources(house)]
+
+
+def standing_sources() -> list[Source]:
+    """Every Python file of the houses and of the benchmarks."""
+    return product_sources() + _sources(BENCHMARKS)
 
 
 def sources_of_tests(folder: str = "") -> list[Source]:

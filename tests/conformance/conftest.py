@@ -15,6 +15,7 @@ from shared.conformance.turn_stage import TAKEOVER_LEASE_S
 from shared.database.embedded import EmbeddedServers
 from shared.database.migrate import migrate
 from tests.conformance.subjects import (
+    GroupedTurnQueueSubject,
     InprocLeasesSubject,
     InprocSessionLogSubject,
     InprocTurnQueueSubject,
@@ -88,13 +89,22 @@ async def session_log_subject(backend_url: str | None) -> AsyncIterator[SessionL
         yield subject
 
 
-@pytest.fixture
-async def turn_queue_subject(backend_url: str | None) -> AsyncIterator[TurnQueueSubject]:
-    """A turn queue to run a check on."""
-    if backend_url is None:
+@pytest.fixture(
+    params=[
+        "inproc",
+        "postgres",
+        "grouped-postgres",
+        pytest.param("machine-postgres", marks=pytest.mark.second_matrix),
+    ]
+)
+async def turn_queue_subject(request: pytest.FixtureRequest) -> AsyncIterator[TurnQueueSubject]:
+    """A turn queue to run a check on; the grouped one sends every unit of work as a group, alone or not."""
+    if request.param == "inproc":
         yield InprocTurnQueueSubject()
         return
-    async with PostgresTurnQueueSubject(backend_url) as subject:
+    url = request.getfixturevalue("machine_url" if request.param == "machine-postgres" else "embedded_url")
+    kind = GroupedTurnQueueSubject if request.param == "grouped-postgres" else PostgresTurnQueueSubject
+    async with kind(url) as subject:
         yield subject
 
 

@@ -9,6 +9,9 @@ from shared.host.activity import TurnActivity
 from shared.host.ownership import HolderProcess, Ownership
 from shared.host.port import Sessions
 from shared.host.sessions import HostSessions
+from shared.inbox.inproc import InprocInbox
+from shared.inbox.port import Inbox
+from shared.inbox.postgres import PostgresInbox
 from shared.sessions.log import SessionLog
 from shared.sessions.postgres import PostgresSessionLog
 from shared.turns.admission import TurnAdmission
@@ -44,12 +47,13 @@ class Processes:
         self,
         log: SessionLog,
         queue: TurnQueue,
+        inbox: Inbox,
         ownership: Ownership,
         host: str,
         admission: TurnAdmission | None,
     ) -> HostSessions:
         process = HolderProcess(host, next(self.pids), 1)
-        sessions = self.make(log, queue, ownership, SaidLiveness(process, self.stopped), admission)
+        sessions = self.make(log, queue, inbox, ownership, SaidLiveness(process, self.stopped), admission)
         self.of[id(sessions)] = process
         return sessions
 
@@ -57,11 +61,14 @@ class Processes:
         self,
         log: SessionLog,
         queue: TurnQueue,
+        inbox: Inbox,
         ownership: Ownership,
         liveness: SaidLiveness,
         admission: TurnAdmission | None,
     ) -> HostSessions:
-        return HostSessions(log, queue, ownership=ownership, liveness=liveness, admission=admission)
+        return HostSessions(
+            log, queue, inbox=inbox, ownership=ownership, liveness=liveness, admission=admission
+        )
 
     def stop(self, sessions: Sessions) -> None:
         self.stopped.add(self.of[id(sessions)])
@@ -82,7 +89,8 @@ class InprocSessionsSubject(InprocWorld):
     async def open(
         self, ownership: Ownership, *, host: str = "here", admission: TurnAdmission | None = None
     ) -> Sessions:
-        return self.processes.open(await self.log(), await self.queue(), ownership, host, admission)
+        log, queue, inbox = await self.log(), await self.queue(), InprocInbox(self.store)
+        return self.processes.open(log, queue, inbox, ownership, host, admission)
 
     def activity(self, sessions: Sessions) -> TurnActivity | None:
         return activity_of(sessions)
@@ -100,8 +108,8 @@ class PostgresSessionsSubject(PostgresWorld):
         self, ownership: Ownership, *, host: str = "here", admission: TurnAdmission | None = None
     ) -> Sessions:
         database = await self.database()
-        log, queue = PostgresSessionLog(database), PostgresTurnQueue(database)
-        return self.processes.open(log, queue, ownership, host, admission)
+        log, queue, inbox = PostgresSessionLog(database), PostgresTurnQueue(database), PostgresInbox(database)
+        return self.processes.open(log, queue, inbox, ownership, host, admission)
 
     def activity(self, sessions: Sessions) -> TurnActivity | None:
         return activity_of(sessions)

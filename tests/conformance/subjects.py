@@ -14,14 +14,21 @@ from psycopg import AsyncConnection
 from shared.conformance import HandClock
 from shared.database.pool import Database
 from shared.domain.ids import OwnerId, SessionId, WorkerId
+from shared.inbox.inproc import InprocInbox
+from shared.inbox.port import Inbox
+from shared.inbox.postgres import PostgresInbox
 from shared.leases.inproc import InprocLeases, LeaseTable
 from shared.leases.port import Leases
 from shared.leases.postgres import PostgresLeases
 from shared.sessions.inproc import InprocSessionLog, InprocStore
 from shared.sessions.log import SessionLog
 from shared.sessions.postgres import PostgresSessionLog
+from shared.transfer.inproc import InprocArchives, InprocTransferStore
+from shared.transfer.port import Archives, TransferStore
+from shared.transfer.postgres import PostgresArchives, PostgresTransferStore
+from shared.turns.grouping.postgres import TurnGroups
 from shared.turns.inproc import InprocTurnQueue
-from shared.turns.inproc_rows import OwnerBounds, TurnTables
+from shared.turns.inproc.rows import OwnerBounds, TurnTables
 from shared.turns.postgres import PostgresTurnQueue
 from shared.turns.queue import TurnQueue
 
@@ -33,6 +40,10 @@ _ADVANCES = {
            WHERE owner = ANY (%(names)s)""",
         """UPDATE sessions SET created_at = created_at - %(by)s, updated_at = updated_at - %(by)s,
              active_at = active_at - %(by)s WHERE owner = ANY (%(names)s)""",
+        """UPDATE deliveries SET due_at = due_at - %(by)s
+           WHERE parent IN (SELECT id FROM sessions WHERE owner = ANY (%(names)s))""",
+        """UPDATE inbox_items SET due_at = due_at - %(by)s, delivered_at = delivered_at - %(by)s
+           WHERE session_id IN (SELECT id FROM sessions WHERE owner = ANY (%(names)s))""",
     ),
     "workers": ("UPDATE workers SET last_seen = last_seen - %(by)s WHERE id = ANY (%(names)s)",),
     "leases": ("UPDATE sweep_leases SET expires_at = expires_at - %(by)s WHERE name = ANY (%(names)s)",),
@@ -110,6 +121,17 @@ class InprocTurnQueueSubject(InprocWorld):
     async def open(self) -> TurnQueue:
         return InprocTurnQueue(self.store)
 
+    async def inbox(self) -> Inbox:
+        return InprocInbox(self.store)
+
+
+class InprocTransferSubject(InprocTurnQueueSubject):
+    async def transfer(self) -> TransferStore:
+        return InprocTransferStore(self.store)
+
+    async def archives(self) -> Archives:
+        return InprocArchives(self.store)
+
 
 class InprocLeasesSubject(InprocWorld):
     async def open(self) -> Leases:
@@ -185,6 +207,27 @@ class PostgresSessionLogSubject(PostgresWorld):
 class PostgresTurnQueueSubject(PostgresWorld):
     async def open(self) -> TurnQueue:
         return PostgresTurnQueue(await self.database())
+
+    async def inbox(self) -> Inbox:
+        return PostgresInbox(await self.database())
+
+
+class GroupedTurnQueueSubject(PostgresTurnQueueSubject):
+    """The same queue, which sends every unit of work that may share a statement by the group's."""
+
+    async def open(self) -> TurnQueue:
+        database = await self.database()
+        groups = TurnGroups(database, least=1)
+        self._stack.push_async_callback(groups.close)
+        return PostgresTurnQueue(database, groups=groups)
+
+
+class PostgresTransferSubject(PostgresTurnQueueSubject):
+    async def transfer(self) -> TransferStore:
+        return PostgresTransferStore(await self.database())
+
+    async def archives(self) -> Archives:
+        return PostgresArchives(await self.database())
 
 
 class PostgresLeasesSubject(PostgresWorld):

@@ -28,7 +28,7 @@ from shared.sessions.inproc import InprocSessionLog, InprocStore, StoredSession
 from shared.sessions.log import READ_MAX_RECORDS, SessionLog
 from shared.sessions.records import Draft
 from shared.turns.inproc import InprocTurnQueue
-from shared.turns.inproc_rows import FOREVER, TurnTables
+from shared.turns.inproc.rows import FOREVER, TurnTables
 from shared.turns.queue import (
     FINISHED,
     Admission,
@@ -126,6 +126,13 @@ class BrokenQueue(InprocTurnQueue):
         super().__init__(store)
         self.store = store
         self.rows = store.part(TurnTables).turns
+
+
+class RootlessQueue(BrokenQueue):
+    """Takes every session for one that begins with itself."""
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Claim]:
+        return [replace(claim, inherits=False) for claim in await super().claim(request)]
 
 
 class ForgetfulQueue(BrokenQueue):
@@ -347,6 +354,11 @@ FAULTS: Sequence[tuple[str, Sequence[ConformanceCheck], Sequence[str]]] = [
         "leases that never end",
         leases_conformance(LeasesSubject(EternalLeases)),
         ["a lease that passed is not renewed, also while nobody took it"],
+    ),
+    (
+        "a queue that knows of no forks",
+        turn_queue_conformance(QueueSubject(RootlessQueue)),
+        ["a claim that says whether its session goes on from another's history is right"],
     ),
     (
         "a queue that forgets the epoch",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -16,9 +17,19 @@ from shared.domain.ids import OwnerId, SessionId, TurnId, WorkerId, new_run_id
 from shared.host.activity import TurnActivity, TurnsInFlight
 from shared.host.news import News
 from shared.host.ownership import HolderProcess, Ownership, process_of
-from shared.host.port import Decide, Decision, NewTurn, SessionAddress, SessionView
+from shared.host.port import (
+    Decide,
+    Decision,
+    Drained,
+    InboxTurn,
+    NewTurn,
+    RunInbox,
+    SessionAddress,
+    SessionView,
+)
 from shared.host.sessions import HostSessions
 from shared.host.writer import QueuedTurnWriter
+from shared.inbox.port import Delivered, Inbox
 from shared.sessions.inproc import InprocSessionLog
 from shared.sessions.log import SessionLog
 from shared.sessions.records import Draft, Head, Record, draft
@@ -53,7 +64,9 @@ class Untyped(HostSessions):
     """Raises errors of its own."""
 
     @asynccontextmanager
-    async def begin(self, address: SessionAddress, turn: NewTurn) -> AsyncIterator[QueuedTurnWriter]:
+    async def begin(
+        self, address: SessionAddress, turn: NewTurn | InboxTurn
+    ) -> AsyncIterator[QueuedTurnWriter]:
         try:
             async with super().begin(address, turn) as writer:
                 yield writer
@@ -153,6 +166,76 @@ class Eager(HostSessions):
         return await super()._reap(head)
 
 
+class Doubling(HostSessions):
+    """Stores an item each time it is delivered."""
+
+    async def deliver(self, address: SessionAddress, *, id: str, **item: Any) -> Delivered:
+        return await super().deliver(address, id=f"{id}-{new_run_id()}", **item)
+
+
+class Credulous(HostSessions):
+    """Says that it took what cannot be stored."""
+
+    async def deliver(self, address: SessionAddress, **item: Any) -> Delivered:
+        try:
+            return await super().deliver(address, **item)
+        except InvalidInput:
+            return Delivered(1, False, 1, None)
+
+
+class Unbounded(HostSessions):
+    """Lets any number of items wait."""
+
+    def __init__(self, log: SessionLog, queue: TurnQueue, **how: Any) -> None:
+        super().__init__(log, queue, **how | {"max_pending": 10**6})
+
+
+class Jealous(HostSessions):
+    """Lets no user's turn begin while items wait."""
+
+    @asynccontextmanager
+    async def begin(
+        self, address: SessionAddress, turn: NewTurn | InboxTurn
+    ) -> AsyncIterator[QueuedTurnWriter]:
+        if isinstance(turn, NewTurn) and (await self.view(address)).pending:
+            raise SessionBusy("items wait", session=address.id)
+        async with super().begin(address, turn) as writer:
+            yield writer
+
+
+class Single(HostSessions):
+    """Runs one turn a drain."""
+
+    async def drain(self, address: SessionAddress, run: RunInbox, **how: Any) -> Drained:
+        return await super().drain(address, run, **how | {"max_turns": 1})
+
+
+class Idle(HostSessions):
+    """Drains nothing."""
+
+    async def drain(self, address: SessionAddress, run: RunInbox, **how: Any) -> Drained:
+        return Drained(0, 0, "empty")
+
+
+class UncountingQueue(InprocTurnQueue):
+    """Never counts an attempt of an interrupted turn."""
+
+    counts = False
+
+    async def end(
+        self, claim: Claim, commit_id: str, drafts: Sequence[Draft], ending: Ending, **how: Any
+    ) -> Ended:
+        if ending.outcome == "interrupted":
+            ending = replace(ending, counts_attempt=self.counts)
+        return await super().end(claim, commit_id, drafts, ending, **how)
+
+
+class CountingQueue(UncountingQueue):
+    """Always counts an attempt of an interrupted turn."""
+
+    counts = True
+
+
 class BeginQueue(InprocTurnQueue):
     """A queue whose begin is another than was asked for."""
 
@@ -181,6 +264,15 @@ class RunlessQueue(BeginQueue):
 class TaciturnQueue(BeginQueue):
     def stored(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
         return [draft(d.kind, {"v": 1}) for d in drafts]
+
+
+class TerseQueue(BeginQueue):
+    """Opens inbox turns without what they are asked."""
+
+    def stored(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
+        held = [json.loads(d.text) for d in drafts]
+        asked = [h | {"user_message": {"text": "news"}} if h.get("origin") == "inbox" else h for h in held]
+        return [draft(d.kind, h) for d, h in zip(drafts, asked, strict=True)]
 
 
 class LongLeaseQueue(BeginQueue):
@@ -226,6 +318,39 @@ class OrphaningLog(InprocSessionLog):
         return [session_id]
 
 
+class Blank(HostSessions):
+    """Reads no ``resumes``."""
+
+    @asynccontextmanager
+    async def begin(
+        self, address: SessionAddress, turn: NewTurn | InboxTurn
+    ) -> AsyncIterator[QueuedTurnWriter]:
+        plain = replace(turn, resumes=None) if isinstance(turn, NewTurn) else turn
+        async with super().begin(address, plain) as writer:
+            yield writer
+
+
+class Rounding(HostSessions):
+    """Makes a number of what is none."""
+
+    @asynccontextmanager
+    async def begin(
+        self, address: SessionAddress, turn: NewTurn | InboxTurn
+    ) -> AsyncIterator[QueuedTurnWriter]:
+        if isinstance(turn, NewTurn) and turn.resumes in (1, "1", 1.5):
+            turn = replace(turn, resumes=int(turn.resumes))
+        async with super().begin(address, turn) as writer:
+            yield writer
+
+
+class FreeQueue(InprocTurnQueue):
+    """Lets anyone resume anything, as often as they like, and takes no key for it."""
+
+    async def begin(self, admission: Admission, holder: WorkerId, **how: Any) -> Begun:
+        bare = replace(admission, resumes=None, key=None)
+        return await super().begin(admission if admission.resumes is None else bare, holder, **how)
+
+
 class Immortal(SaidLiveness):
     """Takes every process for a running one."""
 
@@ -248,12 +373,15 @@ class BrokenProcesses(Processes):
         self,
         log: SessionLog,
         queue: TurnQueue,
+        inbox: Inbox,
         ownership: Ownership,
         liveness: SaidLiveness,
         admission: TurnAdmission | None,
     ) -> HostSessions:
         judged = self.liveness(liveness.process, liveness.stopped)
-        return self.sessions(log, queue, ownership=ownership, liveness=judged, admission=admission)
+        return self.sessions(
+            log, queue, inbox=inbox, ownership=ownership, liveness=judged, admission=admission
+        )
 
 
 class BrokenSubject(InprocSessionsSubject):
@@ -293,13 +421,35 @@ FAULTS: Mapping[type[object], Sequence[str]] = {
     Impatient: ["a transaction whose commit keeps losing"],
     Childless: ["a fork that inherits"],
     Deaf: ["an instance signals the commits"],
-    Hookless: ["a host's admission wraps"],
+    Hookless: ["a host's admission wraps", "a drain beside an open turn"],
     Uncounted: ["a begin counts from the moment"],
-    LongLeaseQueue: ["a lease that ran out reads closed"],
+    LongLeaseQueue: ["a lease that ran out reads closed", "a turn whose holder stopped counts"],
     UnextendedQueue: ["under on-commit a write renews"],
-    Immortal: ["a turn that a process holds is busy", "a turn is judged as it was taken: a process holds"],
+    Blank: [
+        "a resume is the user's next turn",
+        "what was interrupted can be resumed",
+        "what names no turn is missing",
+        "a fork's inherited turns",
+        "a refused resume takes neither",
+    ],
+    Rounding: ["what names no turn is missing"],
+    FreeQueue: ["resumed, cancelled, resumed again", "of two resumes of one turn at once"],
+    Immortal: [
+        "a turn whose holder stopped is reaped",
+        "a turn that a process holds is busy",
+        "a turn is judged as it was taken: a process holds",
+    ],
     Eager: ["a turn is judged as it was taken: a lease holds"],
     Omniscient: ["a holder on another host"],
+    Doubling: ["a delivery is one record"],
+    Credulous: ["what cannot be delivered"],
+    Unbounded: ["one more item than may wait"],
+    TerseQueue: ["an inbox turn claims every waiting item"],
+    Jealous: ["a user's turn goes before waiting items"],
+    Single: ["a drain answers what waits"],
+    Idle: ["of two drains at once"],
+    UncountingQueue: ["a run that fails ends its turn", "a drain that is cancelled ends its turn"],
+    CountingQueue: ["items are done with a turn"],
 }
 
 
@@ -307,7 +457,7 @@ FAULTS: Mapping[type[object], Sequence[str]] = {
 async def test_broken_sessions_fail_the_checks_of_their_fault_by_their_names(broken: type[object]) -> None:
     for beginning in FAULTS[broken]:
         [named] = [check for check in CHECKS if check.name.startswith(beginning)]
-        check = named.on(BrokenSubject(broken), timeout_s=5)
+        check = named.on(BrokenSubject(broken), timeout_s=2)
         with pytest.raises(ConformanceFailure) as failure:
             await check.run()
         assert str(failure.value).startswith(f"{check.name}: ")

@@ -18,6 +18,9 @@ from shared.domain.ids import OwnerId, new_run_id, new_session_id, new_turn_id
 from shared.feed.inproc import InprocFeed
 from shared.host.port import NewTurn, SessionAddress
 from shared.host.sessions import HostSessions
+from shared.inbox.inproc import InprocInbox
+from shared.inbox.port import Inbox
+from shared.inbox.postgres import PostgresInbox
 from shared.models.scripted import ScriptedModel
 from shared.sessions.inproc import InprocSessionLog, InprocStore
 from shared.sessions.log import NewSession, SessionLog
@@ -53,6 +56,9 @@ class Stage:
         other = Admission(new_turn_id(), new_run_id(), self.address.id, self.address.owner, {"text": "other"})
         await self.queue.admit(other, AdmissionLimits())
 
+    async def deliver(self, item: str) -> None:
+        await self.services.sessions.deliver(self.address, id=item, source="kit", content=item)
+
     async def records(self) -> Sequence[Record]:
         return await self.log.read(self.address.id)
 
@@ -60,17 +66,23 @@ class Stage:
 class Subject:
     """A composition over a host's sessions, on the twin unless a log and a queue are given."""
 
-    def __init__(self, runner: Runner = run_turn, stores: tuple[SessionLog, TurnQueue] | None = None) -> None:
+    def __init__(
+        self, runner: Runner = run_turn, stores: tuple[SessionLog, TurnQueue, Inbox] | None = None
+    ) -> None:
         self._runner = runner
         self._stores = stores
 
     async def stage(self, model: ScriptedModel, reactions: EndlessReactions | None = None) -> Stage:
         store = InprocStore()
-        log, queue = self._stores or (InprocSessionLog(store), InprocTurnQueue(store))
+        log, queue, inbox = self._stores or (
+            InprocSessionLog(store),
+            InprocTurnQueue(store),
+            InprocInbox(store),
+        )
         address = SessionAddress(new_session_id(), OwnerId("o"))
         await log.create(NewSession(address.id, address.owner))
         services = TurnServices(
-            sessions=HostSessions(log, queue),
+            sessions=HostSessions(log, queue, inbox=inbox),
             log=log,
             model=model,
             default_model="m",
@@ -89,9 +101,12 @@ CHECKS = turn_composition_conformance(Subject())
     "KIT-20",
     "KIT-21",
     "KIT-22",
+    "KIT-25",
     "KIT-26",
     "KIT-27",
+    "INB-32",
     "TRN-15",
+    "TRN-16",
     "TRN-20",
     "TRN-21",
     "TRN-22",
@@ -115,7 +130,7 @@ async def test_the_composition_keeps_its_contract_on_postgres(database_url: str,
     database = Database(database_url, connections=2)
     await database.open()
     try:
-        stores = PostgresSessionLog(database), PostgresTurnQueue(database)
+        stores = PostgresSessionLog(database), PostgresTurnQueue(database), PostgresInbox(database)
         await run_check(turn_composition_conformance(Subject(stores=stores)), name)
     finally:
         await database.close()
@@ -165,6 +180,11 @@ async def forgets_usage(agent: Agent, turn: NewTurn, services: TurnServices, use
     return replace(result, usage={"input_tokens": 0, "output_tokens": 0})
 
 
+async def forgets_pending(agent: Agent, turn: NewTurn, services: TurnServices, use: Use, **how: Any) -> Any:
+    """Says that nothing waits."""
+    return replace(await run_turn(agent, turn, services, use, **how), pending=0)
+
+
 async def waits_when_cancelled(
     agent: Agent, turn: NewTurn, services: TurnServices, use: Use, **how: Any
 ) -> Any:
@@ -189,6 +209,7 @@ async def waits_when_cancelled(
             wraps_refusals,
             "a turn begun while another is open fails with that refusal itself, and runs and stores nothing",
         ),
+        (forgets_pending, "a turn that it begins tells how many inbox items its end left waiting"),
         (forgets_usage, "a turn's usage is the sum of what its steps stored"),
         (
             waits_when_cancelled,

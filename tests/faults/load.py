@@ -1,4 +1,5 @@
-"""Random load on the durable core: producers, workers that stall, crash and release, a canceller, sweeps, killed connections.
+"""Random load on the durable core: producers, a deliverer, workers that stall, crash and release, a canceller, sweeps,
+killed connections.
 
 Every decision of an actor comes from one seed; how the database interleaves them does not. What an actor was told is
 noted, so that it can be held against what is stored.
@@ -18,15 +19,21 @@ from typing import Any, ParamSpec, TypeVar
 from shared.conformance.turn_stage import commit_id
 from shared.domain.errors import StoreBusy, StoreUnavailable, TurnkeeperError
 from shared.domain.ids import OwnerId, SessionId, TurnId, WorkerId, new_run_id, new_turn_id
+from shared.inbox.port import Delivery
 from shared.leases.fence import Fence
 from shared.sessions.records import Draft, draft
-from shared.turns.queue import Admission, AdmissionLimits, Claim, ClaimRequest, Ending
+from shared.tasks.port import TaskLimits, new_task
+from shared.tasks.postgres import PostgresTaskStore
+from shared.turns.queue import Admission, AdmissionLimits, Claim, ClaimRequest, Ending, OnBusy, Opened
 from tests.faults.world import ATTEMPTS_MAX, World
 
 RUNNING_MAX = 2
 WORKERS = 3
 PRODUCERS = 2
 LIMITS = AdmissionLimits(queued_per_session=8, queued_per_owner=20, attempts_max=ATTEMPTS_MAX)
+TASK_LIMITS = TaskLimits(max_running=2, queued_per_owner=20)
+ITEMS_MAX = 60
+ON_BUSY: Sequence[OnBusy] = ("enqueue",) * 15 + ("reject",) * 4 + ("interrupt",)
 TRIES = 12
 RENEW_EVERY_S = 0.1
 
@@ -40,11 +47,16 @@ class Crashed(Exception):
 
 @dataclass(slots=True)
 class Noted:
-    """What the actors were told. A takeover is (session, turn number, the log's seq that it saw, its epoch)."""
+    """What the actors were told. A takeover is (session, turn number, the log's seq that it saw, its epoch).
+
+    ``items`` that were delivered, ``tasks`` that were started and their parents; their turns are among the admitted.
+    """
 
     admitted: dict[TurnId, SessionId] = field(default_factory=dict)
     keys: dict[tuple[SessionId, str], set[TurnId]] = field(default_factory=dict)
     cancelled: dict[TurnId, int] = field(default_factory=dict)
+    items: set[tuple[SessionId, str]] = field(default_factory=set)
+    tasks: dict[SessionId, SessionId] = field(default_factory=dict)
     takeovers: list[tuple[SessionId, int, int, int]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -59,11 +71,22 @@ class Load:
     noted: Noted = field(default_factory=Noted)
     makes_trouble: bool = True
     is_running: bool = True
+    owners: dict[SessionId, OwnerId] = field(init=False)
+    tasks: PostgresTaskStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.owners = dict(self.sessions)
+        self.tasks = PostgresTaskStore(self.world.database, attempts_max=ATTEMPTS_MAX)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run every actor around the block. An actor that breaks ends the block with its error."""
-        actors: list[Coroutine[Any, Any, None]] = [self._cancel(), self._sweep(), self._kill()]
+        actors: list[Coroutine[Any, Any, None]] = [
+            self._cancel(),
+            self._sweep(),
+            self._kill(),
+            self._deliver(),
+        ]
         actors += [self._produce(n) for n in range(PRODUCERS)]
         actors += [LoadWorker(self, n).work() for n in range(WORKERS)]
         async with asyncio.TaskGroup() as group:
@@ -104,15 +127,31 @@ class Load:
                     self.noted.keys.setdefault((session, key), set()).add(receipt.turn_id)
             await asyncio.sleep(rng.random() * 0.02)
 
+    async def _deliver(self) -> None:
+        """Deliver items, some of them again, and start tasks."""
+        rng = Random(f"{self.seed} deliverer")
+        while self.makes_trouble:
+            session, owner = rng.choice(self.sessions)
+            item = f"item {rng.randrange(ITEMS_MAX)}"
+            delivery = Delivery(session, owner, item, "load", f"about {item}")
+            if await self.repeat(self.world.inbox.deliver, delivery) is not None:
+                self.noted.items.add((session, item))
+            if rng.random() < 0.3:
+                task = new_task(session, owner, "dig", rng.choice(("fork", "spawn")))
+                self.owners[task.task_id] = owner
+                if await self.repeat(self.tasks.start, task, TASK_LIMITS) is not None:
+                    self.noted.tasks[task.task_id] = session
+                    self.noted.admitted[task.turn_id] = task.task_id
+            await asyncio.sleep(rng.random() * 0.1)
+
     async def _cancel(self) -> None:
         rng = Random(f"{self.seed} canceller")
-        owners = dict(self.sessions)
         while self.makes_trouble:
             await asyncio.sleep(rng.random() * 0.1)
             if not self.noted.admitted:
                 continue
             turn, session = rng.choice(list(self.noted.admitted.items())[-20:])
-            answer = await self.repeat(self.world.queue.cancel, turn, owners[session])
+            answer = await self.repeat(self.world.queue.cancel, turn, self.owners[session])
             if answer is not None and answer.took_effect:
                 self.noted.cancelled[turn] = answer.after
 
@@ -120,6 +159,10 @@ class Load:
         while self.is_running:
             await self.repeat(self.world.queue.reap)
             await self.repeat(self.world.queue.expire)
+            await self.repeat(self.world.inbox.recover)
+            for debt in await self.repeat(self.tasks.owed) or ():
+                told = await self.repeat(self.tasks.deliver, debt, wait=False)
+                self.noted.counts["told"] += told is not None
             await asyncio.sleep(0.1)
 
     async def _kill(self) -> None:
@@ -200,8 +243,7 @@ class LoadWorker:
     async def _run(self, claim: Claim) -> None:
         world, repeat = self.load.world, self.load.repeat
         await self._trouble()
-        first = record("turn.started", claim)
-        opened = await repeat(world.queue.open, claim, commit_id(claim, "open"), [first])
+        opened = await self._open(claim)
         if opened is None:
             return
         if opened.result == "took-over":
@@ -223,8 +265,26 @@ class LoadWorker:
                 return
         await self._close(claim, is_replied="turn.reply" in kinds)
 
+    async def _open(self, claim: Claim) -> Opened | None:
+        """Open a turn, an inbox turn with all that waits, read again when that moved on; None when it is not ours."""
+        world, repeat, items = self.load.world, self.load.repeat, list[str]()
+        for _ in range(TRIES):
+            if claim.origin == "inbox":
+                waiting = await repeat(world.inbox.waiting, claim.session_id, claim.owner)
+                items = [item.id for item in waiting or ()]
+            first, moved = record("turn.started", claim, claimed=items), self.load.noted.counts["inbox.moved"]
+            opened = await repeat(world.queue.open, claim, commit_id(claim, "open"), [first], claims=items)
+            if opened is not None or self.load.noted.counts["inbox.moved"] == moved:
+                return opened
+        return None
+
     async def _close(self, claim: Claim, *, is_replied: bool) -> None:
         queue, repeat = self.load.world.queue, self.load.repeat
+        if claim.origin == "inbox" and not is_replied and self.rng.random() < 0.2:
+            last = [record("turn.ended", claim, reason="failed")]
+            await repeat(queue.end, claim, commit_id(claim, "end"), last, Ending("failed"))
+            self.load.noted.counts["failed"] += 1
+            return
         reply = record("turn.reply", claim, outcome="completed")
         if not is_replied and self.rng.random() < 0.5:
             if await repeat(queue.append, claim, commit_id(claim, "reply"), [reply]) is None:
@@ -269,7 +329,7 @@ def random_admission(rng: Random, session: SessionId, owner: OwnerId, key: str |
         owner,
         {"text": key or "hello"},
         key=key,
-        on_busy="reject" if rng.random() < 0.2 else "enqueue",
+        on_busy=rng.choice(ON_BUSY),
         on_worker_loss="interrupt" if rng.random() < 0.2 else "continue",
         priority=rng.randrange(3),
         deadline=deadline,

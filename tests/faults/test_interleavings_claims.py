@@ -17,7 +17,7 @@ from tests.support.mutations import Mutation, Scenario, mutation, prove
 #: What a claim judges silence by. The server has been up for longer.
 SHORT_LEASE_S = 0.05
 CLAIM_ONE: Final = (
-    "SELECT * FROM turn_claim_v2('w1', 'turns', '{1}', 1, NULL, 60, '', '{}', false, true, 8, 3, 256)"
+    "SELECT * FROM turn_claim_v3('w1', 'turns', '{1}', 1, NULL, 60, '', '{}', false, true, 8, 3, 256, false)"
 )
 
 
@@ -59,7 +59,7 @@ async def scenario_two_claims_at_one_cap(url: str) -> None:
         async with w.transaction() as first:
             await first.execute(CLAIM_ONE)
             second = asyncio.create_task(w.claims("w2", revisions=("2",)))
-            await w.waits(second, "turn_claim_v2")
+            await w.waits(second, "turn_claim_v3")
         assert await second == []
 
 
@@ -168,7 +168,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_cap_full_of_expired_rows,
         mutation(
             "takeovers are capped",
-            "turn_take_over_v1",
+            "turn_take_over_v2",
             (
                 "AND pool = p_pool",
                 "AND pool = p_pool AND (SELECT count(*) FROM turns r WHERE r.owner = turns.owner AND r.status = 'running')"
@@ -180,7 +180,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_cap_full_of_expired_rows,
         mutation(
             "no takeovers",
-            "turn_take_over_v1",
+            "turn_take_over_v2",
             ("IF v_lost = '{}' THEN RETURN v_lost;", "IF true THEN RETURN '{}';"),
         ),
     ),
@@ -188,7 +188,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_two_claims_at_one_cap,
         mutation(
             "owners are not locked",
-            "turn_claim_v2",
+            "turn_claim_v3",
             ("PERFORM 1 FROM owners o WHERE o.id = ANY (v_owners) ORDER BY o.id FOR NO KEY UPDATE;", ""),
         ),
     ),
@@ -196,7 +196,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_old_session_beside_new_ones,
         mutation(
             "position orders an owner",
-            "turn_take_ready_v2",
+            "turn_take_ready_v3",
             (
                 "ORDER BY c.priority, c.due_at, c.id LIMIT v_room",
                 "ORDER BY c.priority, c.position LIMIT v_room",
@@ -205,17 +205,17 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
     ),
     (
         scenario_process_that_dies_before_open,
-        mutation("losses are not counted", "turn_take_over_v1", ("THEN t.suspect::int ELSE", "THEN 0 ELSE")),
+        mutation("losses are not counted", "turn_take_over_v2", ("THEN t.suspect::int ELSE", "THEN 0 ELSE")),
     ),
     (
         scenario_process_that_dies_before_open,
-        mutation("the first loss counts", "turn_take_over_v1", ("THEN t.suspect::int ELSE", "THEN 1 ELSE")),
+        mutation("the first loss counts", "turn_take_over_v2", ("THEN t.suspect::int ELSE", "THEN 1 ELSE")),
     ),
     (
         scenario_process_that_dies_before_open,
         mutation(
             "spent rows are claimed",
-            "turn_take_over_v1",
+            "turn_take_over_v2",
             ("AND NOT ((suspect OR alive_losses >= 10) AND attempts >= p_attempts_max - 1)", ""),
         ),
     ),
@@ -227,30 +227,30 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_third_counted_loss_of_an_open_turn,
         mutation(
             "the reaped turn promotes nothing",
-            "turn_close_open_v1",
+            "turn_close_open_v2",
             ("PERFORM turn_promote_v1(p_turn.session_id);", ""),
         ),
     ),
     (
         scenario_live_holder_that_always_loses,
-        mutation("no loss is free", "turn_take_over_v1", ("(t.alive_losses >= 10)::int", "1")),
+        mutation("no loss is free", "turn_take_over_v2", ("(t.alive_losses >= 10)::int", "1")),
     ),
     (
         scenario_live_holder_that_always_loses,
-        mutation("every loss is free", "turn_take_over_v1", ("(t.alive_losses >= 10)::int", "0")),
+        mutation("every loss is free", "turn_take_over_v2", ("(t.alive_losses >= 10)::int", "0")),
     ),
     (
         scenario_live_holder_that_always_loses,
         mutation(
             "whoever loses is gone",
-            "turn_take_over_v1",
+            "turn_take_over_v2",
             ("WHERE w.id = l.lease_owner AND w.last_seen > v_silent_since", "WHERE false"),
             ("pg_postmaster_start_time() < v_silent_since", "true"),
         ),
     ),
     (
         scenario_sixteen_owners_at_their_cap,
-        mutation("owners at their cap are served", "turn_owners_v2", ("IF v_fits THEN", "IF true THEN")),
+        mutation("owners at their cap are served", "turn_owners_v3", ("IF v_fits THEN", "IF true THEN")),
     ),
     (
         scenario_claim_whose_answer_is_lost,

@@ -39,10 +39,10 @@ async def scenario_admission_commits_while_the_end_waits(url: str) -> None:
         claim = await w.held_turn()
         second = new_turn_id()
         async with w.transaction() as producer:
-            admitted = await run_as(producer, admit_call(claim.session_id, second), "turn_admit_v2")
+            admitted = await run_as(producer, admit_call(claim.session_id, second), "turn_admit_v3")
             assert admitted["status"] == "queued"
             end = asyncio.create_task(w.end(claim))
-            await w.waits(end, "turn_end_v2")
+            await w.waits(end, "turn_end_v3")
         assert (await end).promoted == second
         assert await w.statuses(claim.session_id) == ["ended", "ready"]
 
@@ -61,11 +61,12 @@ async def scenario_end_commits_while_an_admission_waits(url: str) -> None:
             "p_code": None,
             "p_failure": None,
             "p_usage": "{}",
+            "p_counts": None,
         }
         async with w.transaction() as holder:
-            assert (await run_as(holder, write, "turn_end_v2"))["result"] == "stored"
+            assert (await run_as(holder, write, "turn_end_v3"))["result"] == "stored"
             waiting = asyncio.create_task(outcome(w.admit(claim.session_id)))
-            await w.waits(waiting, "turn_admit_v2")
+            await w.waits(waiting, "turn_admit_v3")
         receipt = await waiting
         assert isinstance(receipt, Receipt)
         assert await w.statuses(claim.session_id) == ["ended", "ready"]
@@ -117,11 +118,11 @@ async def scenario_later_admission_waits_for_the_earlier(url: str) -> None:
             session = await w.session()
             first = new_turn_id()
             async with w.transaction() as producer:
-                assert (await run_as(producer, admit_call(session, first), "turn_admit_v2"))[
+                assert (await run_as(producer, admit_call(session, first), "turn_admit_v3"))[
                     "status"
                 ] == "ready"
                 later = asyncio.create_task(outcome(w.admit(session)))
-                await w.waits(later, "turn_admit_v2")
+                await w.waits(later, "turn_admit_v3")
                 if not first_commits:
                     await producer.execute("ROLLBACK")
             receipt = await later
@@ -142,7 +143,7 @@ async def scenario_retry_finds_the_first_admission(url: str) -> None:
                 for turn in (one.turn_id, one.turn_id, new_turn_id())
             ]
             for attempt in tries:
-                await w.waits(attempt, "turn_admit_v2")
+                await w.waits(attempt, "turn_admit_v3")
         receipts = [answer for answer in await asyncio.gather(*tries) if isinstance(answer, Receipt)]
         assert len(receipts) == len(tries)
         assert len({receipt.turn_id for receipt in receipts}) == 1
@@ -155,7 +156,7 @@ async def scenario_producer_dies_after_its_commit(url: str) -> None:
         session = await w.session()
         turn = new_turn_id()
         async with w.transaction() as producer:
-            await run_as(producer, admit_call(session, turn), "turn_admit_v2")
+            await run_as(producer, admit_call(session, turn), "turn_admit_v3")
         assert [c.turn_id for c in await w.claims(places=4)] == [turn]
 
 
@@ -163,9 +164,10 @@ HEAD_LOCK = (
     "SELECT * INTO v_head FROM sessions WHERE id = p_session AND owner = p_owner FOR NO KEY UPDATE;",
     "SELECT * INTO v_head FROM sessions WHERE id = p_session AND owner = p_owner;",
 )
-CLOSED = "UPDATE sessions SET open_turn = NULL, open_epoch = NULL, open_token = NULL WHERE id = p_session;"
-LIVE = "v_live := turn_live_v1(v_head, p_attempts_max);"
-LIVE_UNLOCKED = LIVE.replace("v_head", "(SELECT s FROM sessions s WHERE s.id = p_session)")
+LIVE = (
+    "SELECT * INTO v_live FROM turns t WHERE t.session_id = p_session"
+    " AND t.status IN ('ready', 'running', 'waiting');"
+)
 
 PROOFS: list[tuple[Scenario, Mutation]] = [
     (
@@ -179,24 +181,22 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
     (
         scenario_admission_commits_while_the_end_waits,
         mutation(
-            "the next is looked for before the lock",
-            "turn_end_v2",
+            "whether anything follows is looked for before the lock",
+            "turn_end_v3",
             (
                 "DECLARE v_head sessions;",
-                "DECLARE v_next uuid := (SELECT t.id FROM turns t WHERE t.session_id = p_session"
-                " AND t.status = 'queued' ORDER BY t.position LIMIT 1); v_head sessions;",
+                "DECLARE v_next bigint := (SELECT s.next_position FROM sessions s WHERE s.id = p_session); v_head sessions;",
             ),
-            (CLOSED, CLOSED + " UPDATE turns SET status = 'ready' WHERE id = v_next;"),
-            ("turn_promote_v1(p_session)", "v_next"),
+            ("v_head.next_position > v_turn.position + 1", "v_next > v_turn.position + 1"),
         ),
     ),
     (
         scenario_end_commits_while_an_admission_waits,
         mutation(
             "the live row is looked for before the lock",
-            "turn_admit_v2",
-            (HEAD_LOCK[0], LIVE_UNLOCKED + HEAD_LOCK[0]),
+            "turn_admit_v3",
             (LIVE, ""),
+            (HEAD_LOCK[0], LIVE + HEAD_LOCK[0]),
         ),
     ),
     (
@@ -221,14 +221,14 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
     ),
     (
         scenario_later_admission_waits_for_the_earlier,
-        mutation("admission locks no head", "turn_admit_v2", HEAD_LOCK),
+        mutation("admission locks no head", "turn_admit_v3", HEAD_LOCK),
     ),
-    (scenario_retry_finds_the_first_admission, mutation("retries lock no head", "turn_admit_v2", HEAD_LOCK)),
+    (scenario_retry_finds_the_first_admission, mutation("retries lock no head", "turn_admit_v3", HEAD_LOCK)),
     (
         scenario_retry_finds_the_first_admission,
         mutation(
             "the key is the turn's id",
-            "turn_admit_v2",
+            "turn_admit_v3",
             ("AND key = coalesce(p_key, p_id::text);", "AND key = p_id::text;"),
         ),
     ),
@@ -236,10 +236,10 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_producer_dies_after_its_commit,
         mutation(
             "claims follow wakes only",
-            "turn_claim_v2",
+            "turn_claim_v3",
             (
-                "v_owners := turn_owners_v2(p_pool, p_revisions, p_cursor, p_running_max,"
-                " CASE WHEN v_background > 0 THEN 2 ELSE 1 END);",
+                "v_owners := turn_owners_v3(p_pool, p_revisions, p_cursor, p_running_max,"
+                " CASE WHEN v_background > 0 THEN 2 ELSE 1 END, p_users_only);",
                 "v_owners := ARRAY(SELECT DISTINCT t.owner FROM turns t WHERE t.id = ANY (p_hints));",
             ),
         ),

@@ -74,7 +74,7 @@ async def scenario_cancel_beats_an_open_that_waits(url: str) -> None:
             cancel = {"p_id": claim.turn_id, "p_owner": OWNER, "p_attempts_max": 3}
             assert (await run_as(canceller, cancel, "turn_cancel_v1"))["result"] == "cancelled"
             opening = asyncio.create_task(outcome(w.open(claim)))
-            await w.waits(opening, "turn_open_v2")
+            await w.waits(opening, "turn_open_v3")
         refused = await opening
         assert isinstance(refused, TurnClosed)
         assert refused.fields["reason"] == "cancelled"
@@ -121,11 +121,11 @@ HEAD_FENCE = "v_head.open_turn = p_id AND v_head.open_epoch = p_epoch AND v_head
 PROOFS: list[tuple[Scenario, Mutation]] = [
     (
         scenario_end_repeated_after_the_next_turn_opened,
-        mutation("the end is not found again", "turn_end_v2", ("v_turn.end_commit = p_commit", "false")),
+        mutation("the end is not found again", "turn_end_v3", ("v_turn.end_commit = p_commit", "false")),
     ),
     (
         scenario_end_repeated_after_the_next_turn_opened,
-        mutation("a repeat answers the head", "turn_end_v2", ("max(r.seq)", "max(v_head.seq)")),
+        mutation("a repeat answers the head", "turn_end_v3", ("max(r.seq)", "max(v_head.seq)")),
     ),
     (
         scenario_cancel_of_a_released_turn,
@@ -148,7 +148,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_deadline_of_a_released_turn,
         mutation(
             "time counts from the claim",
-            "turn_claim_v2",
+            "turn_claim_v3",
             ("extract(epoch FROM clock_timestamp() - t.opened_at)", "extract(epoch FROM interval '0')"),
         ),
     ),
@@ -156,7 +156,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_cancel_beats_an_open_that_waits,
         mutation(
             "open trusts its claim",
-            "turn_open_v2",
+            "turn_open_v3",
             ("turn_fence_holds_v1(v_turn, p_epoch, p_token, v_now)", "true"),
         ),
     ),

@@ -1,7 +1,4 @@
-"""Interleavings of holders and takeovers (core 13: 1, 9, 10), each with its mutation proofs.
-
-Numbers 4, 5, 11, 12 and 17 wait for interrupts, the inbox, background tasks, admission hooks and group commit.
-"""
+"""Interleavings of holders and takeovers (core 13: 1, 9, 10), each with its mutation proofs."""
 
 from __future__ import annotations
 
@@ -66,7 +63,7 @@ async def scenario_takeover_waits_for_a_commit_judged_in_time(url: str) -> None:
             await w.expire(first.turn_id)
             second = await w.claim("w2")
             takeover = asyncio.create_task(w.open(second))
-            await w.waits(takeover, "turn_open_v2")
+            await w.waits(takeover, "turn_open_v3")
         opened = await takeover
         assert (opened.result, opened.seq) == ("took-over", (await w.head(first.session_id)).seq)
         assert await w.kinds(first.session_id) == ["turn.started", "step.started"]
@@ -154,7 +151,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
     ),
     (
         scenario_expired_holder_writes_nothing,
-        mutation("end looks at the head only", "turn_end_v2", (FENCE, "")),
+        mutation("end looks at the head only", "turn_end_v3", (FENCE, "")),
     ),
     (
         scenario_fenced_holder_is_refused_within_its_lease,
@@ -165,7 +162,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
     (
         scenario_takeover_waits_for_a_commit_judged_in_time,
         mutation(
-            "takeover locks no head", "turn_open_v2", (HEAD_LOCK, HEAD_LOCK.replace(" FOR NO KEY UPDATE", ""))
+            "takeover locks no head", "turn_open_v3", (HEAD_LOCK, HEAD_LOCK.replace(" FOR NO KEY UPDATE", ""))
         ),
     ),
     (

@@ -8,13 +8,13 @@ from typing import Final
 import pytest
 
 from shared.domain.errors import TurnClosed
-from shared.domain.ids import SessionId, TurnId, WorkerId, new_turn_id
+from shared.domain.ids import SessionId, TurnId, WorkerId
 from shared.turns.queue import Receipt
 from tests.faults.world import OWNER, World, outcome, world
 from tests.support.mutations import Mutation, Scenario, mutation, prove
 
 CLAIM_ONE: Final = (
-    "SELECT * FROM turn_claim_v2('w1', 'turns', '{1}', 1, NULL, 60, '', '{}', false, true, 8, 3, 256)"
+    "SELECT * FROM turn_claim_v3('w1', 'turns', '{1}', 1, NULL, 60, '', '{}', false, true, 8, 3, 256, false)"
 )
 
 
@@ -26,21 +26,9 @@ async def interrupt(w: World, session: SessionId) -> Receipt:
 
 
 async def inbox_turn(w: World, session: SessionId) -> TurnId:
-    """Let an item wait in the session's inbox, and put the turn that will answer it last."""
-    turn = new_turn_id()
-    await w.rows(
-        "UPDATE sessions SET next_position = next_position + 1, inbox_waiting = 1 WHERE id = %s", session
-    )
-    await w.rows(
-        """INSERT INTO turns (id, session_id, owner, position, origin, status, fingerprint, run_id)
-             SELECT %s, id, owner, next_position - 1, 'inbox',
-                    CASE WHEN open_turn IS NULL THEN 'ready' ELSE 'queued' END, '', %s
-               FROM sessions WHERE id = %s""",
-        turn,
-        f"run of {turn}",
-        session,
-    )
-    return turn
+    """Deliver an item; return the turn that will answer it."""
+    await w.deliver(session, "item")
+    return await w.inbox_turn(session)
 
 
 async def scenario_claim_commits_while_an_interruption_waits(url: str) -> None:
@@ -52,7 +40,7 @@ async def scenario_claim_commits_while_an_interruption_waits(url: str) -> None:
             row = await (await worker.execute(CLAIM_ONE.encode())).fetchone()
             assert row is not None
             interrupting = asyncio.create_task(outcome(w.admit(session, on_busy="interrupt")))
-            await w.waits(interrupting, "turn_admit_v2")
+            await w.waits(interrupting, "turn_admit_v3")
         receipt = await interrupting
         assert isinstance(receipt, Receipt)
         assert dict(receipt.superseded) == {first.turn_id: WorkerId("w1")}
@@ -92,6 +80,9 @@ async def scenario_inbox_turn_is_interrupted_unopened(url: str) -> None:
         assert await w.statuses(session) == ["ended", "cancelled", "cancelled", "ready"]
         follower = await w.claim("w2")
         assert (follower.origin, follower.turn_id != waiting, follower.message) == ("inbox", True, None)
+        await w.open(follower, "item")
+        await w.end(follower)
+        assert await w.waiting(session) == []
 
 
 async def scenario_inbox_turn_is_interrupted_while_open(url: str) -> None:
@@ -100,7 +91,7 @@ async def scenario_inbox_turn_is_interrupted_while_open(url: str) -> None:
         session = await w.session()
         waiting = await inbox_turn(w, session)
         claim = await w.claim()
-        await w.open(claim)
+        await w.open(claim, "item")
         await interrupt(w, session)
         ended = await w.row(waiting)
         assert (ended["status"], ended["outcome"], ended["code"]) == (
@@ -108,8 +99,8 @@ async def scenario_inbox_turn_is_interrupted_while_open(url: str) -> None:
             "interrupted",
             "turn.superseded",
         )
-        assert ended["attempts"] == 0
-        assert await w.kinds(session) == ["turn.started", "turn.ended"]
+        assert [item.attempts for item in await w.inbox.waiting(session, OWNER)] == [0]
+        assert await w.kinds(session) == ["inbox.queued", "turn.started", "turn.ended"]
         assert await w.statuses(session) == ["ended", "ready", "queued"]
 
 
@@ -118,6 +109,7 @@ async def scenario_interruption_without_items_leaves_no_inbox_turn(url: str) -> 
     async with world(url) as w:
         claim = await w.held_turn()
         await inbox_turn(w, claim.session_id)
+        await w.rows("DELETE FROM inbox_items WHERE session_id = %s", claim.session_id)
         await w.rows("UPDATE sessions SET inbox_waiting = 0 WHERE id = %s", claim.session_id)
         await interrupt(w, claim.session_id)
         assert await w.statuses(claim.session_id) == ["ended", "cancelled", "ready"]
@@ -144,7 +136,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_open_after_an_interruption,
         mutation(
             "open trusts its claim",
-            "turn_open_v2",
+            "turn_open_v3",
             ("turn_fence_holds_v1(v_turn, p_epoch, p_token, v_now)", "true"),
         ),
     ),
@@ -152,7 +144,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_inbox_turn_is_interrupted_unopened,
         mutation(
             "the inbox turn is forgotten",
-            "turn_admit_v2",
+            "turn_admit_v3",
             ("IF v_inbox IS NOT NULL THEN PERFORM turn_requeue_inbox_v1(v_inbox); END IF;", ""),
         ),
     ),
@@ -168,8 +160,9 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_interruption_without_items_leaves_no_inbox_turn,
         mutation(
             "an inbox turn always follows",
-            "turn_supersede_v1",
-            ("IF p_head.inbox_waiting > 0 THEN", "IF true THEN"),
+            "inbox_follow_v1",
+            ("IF v_head.inbox_waiting = 0 THEN RETURN NULL; END IF;", ""),
+            ("IF NOT FOUND THEN RETURN NULL; END IF;", ""),
         ),
     ),
 ]

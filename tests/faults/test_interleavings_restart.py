@@ -59,7 +59,7 @@ PROOFS: list[tuple[CrashScenario, Mutation]] = [
         scenario_crash_after_an_asynchronous_renewal,
         mutation(
             "claims commit asynchronously",
-            "turn_claim_v2",
+            "turn_claim_v3",
             (
                 "BEGIN\n  IF p_takeovers THEN",
                 "BEGIN\n  PERFORM set_config('synchronous_commit', 'off', true);\n  IF p_takeovers THEN",
@@ -70,7 +70,7 @@ PROOFS: list[tuple[CrashScenario, Mutation]] = [
         scenario_silence_counts_from_the_start_of_the_database,
         mutation(
             "silence counts from last seen alone",
-            "turn_take_over_v1",
+            "turn_take_over_v2",
             ("pg_postmaster_start_time() < v_silent_since", "true"),
         ),
     ),

@@ -20,7 +20,7 @@ async def scenario_fork_beside_a_removal(url: str) -> None:
     async with world(url) as w:
         parent, child = await w.session(), new_session_id()
         async with w.transaction() as remover:
-            await remover.execute("SELECT session_remove_v2(%s, %s)", (parent, OWNER))
+            await remover.execute("SELECT session_remove_v3(%s, %s)", (parent, OWNER))
             fork = asyncio.create_task(outcome(w.log.fork(NewSession(child, OWNER), parent, inherit=True)))
             await w.waits(fork, "session_fork_v1")
         assert isinstance(await fork, SessionMissing)
@@ -36,7 +36,7 @@ async def scenario_removal_beside_a_fork(url: str) -> None:
                 "SELECT session_fork_v1(%s, %s, %s, '', '\\x00', true)", (child, parent, OWNER)
             )
             removal = asyncio.create_task(w.log.remove(parent, OWNER))
-            await w.waits(removal, "session_remove_v2")
+            await w.waits(removal, "session_remove_v3")
         assert await removal == [parent, child]
         assert await w.rows("SELECT 1 FROM sessions WHERE id = ANY (%s)", [parent, child]) == []
 
@@ -99,7 +99,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_removal_beside_a_fork,
         mutation(
             "removal locks no parent",
-            "session_remove_v2",
+            "session_remove_v3",
             (
                 "PERFORM 1 FROM sessions WHERE id = p_session AND owner = p_owner FOR UPDATE;",
                 "PERFORM 1 FROM sessions WHERE id = p_session AND owner = p_owner;",

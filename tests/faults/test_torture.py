@@ -20,7 +20,7 @@ from producer.dev.torture.run import TortureOptions, run_torture
 from producer.dev.torture.schedule import Fault, plan_faults
 from shared.settings import load_settings
 from tests.support.producer_process import clean_environment
-from tests.support.sabotage import take_out_fences
+from tests.support.sabotage import take_out_fences, undo_groups
 
 pytestmark = pytest.mark.alone
 
@@ -28,6 +28,8 @@ SECONDS: Final = 60.0
 CONTROL_S: Final = 12.0
 BOUND_S: Final = 400.0
 
+#: Whoever may share a statement waits until one ends: what shares a commit in a short run is not left to chance.
+PATIENT_GROUPS: Final = {"TURNKEEPER_GROUP_WAIT_S": "5"}
 #: Nobody is told of a turn that became ready when the one before it ended, and nobody looks by himself.
 WITHOUT_RINGS: Final = {
     "TURNKEEPER_ENV": "test",
@@ -90,6 +92,15 @@ def test_without_chained_rings_and_unasked_claims_it_finds_lost_turns(tmp_path: 
     report = tortured(tmp_path, env=WITHOUT_RINGS, drain_bound_s=10.0)
     assert report.figures()["lost"] > 0
     assert report.figures()["doubled_replies"] == report.figures()["doubled_effects"] == 0
+    assert status_of(report) != 0
+
+
+@pytest.mark.mutation
+@pytest.mark.behaviour("BEY-10")
+def test_with_groups_that_are_acknowledged_before_they_are_stored_it_finds_lost_turns(tmp_path: Path) -> None:
+    report = tortured(tmp_path, sabotage=undo_groups, env=PATIENT_GROUPS)
+    assert report.figures()["lost"] > 0
+    assert report.stale_accepted == 0
     assert status_of(report) != 0
 
 

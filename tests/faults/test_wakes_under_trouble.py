@@ -103,8 +103,8 @@ def test_a_thousand_admitted_turns_survive_a_flush_and_the_death_of_all_workers(
 
     eventually(is_done, "everything is done", within_s=240)
     verify_all(system, sessions, turns)
-    # One pool and one connection for renewals and polls a process, and the probe that looks at the schema first.
-    assert 0 < most <= 2 * (CONNECTIONS + 1 + 1)
+    # One pool, two connections for renewals, polls and claims a process, and the probe that looks at the schema first.
+    assert 0 < most <= 2 * (CONNECTIONS + 2 + 1)
     for worker in [*doomed, *last]:
         assert "different loop" not in worker.output()
         assert "loop is closed" not in worker.output()

@@ -16,6 +16,8 @@ from shared.conformance.turn_stage import commit_id, ended, started, step
 from shared.database.pool import Database, Row
 from shared.domain.errors import TurnkeeperError
 from shared.domain.ids import OwnerId, SessionId, TurnId, WorkerId, new_run_id, new_session_id, new_turn_id
+from shared.inbox.port import Delivered, Delivery
+from shared.inbox.postgres import PostgresInbox
 from shared.sessions.log import NewSession
 from shared.sessions.postgres import PostgresSessionLog
 from shared.sessions.records import Head, Record, draft, verify_log
@@ -62,6 +64,7 @@ class World:
     database: Database
     queue: PostgresTurnQueue
     log: PostgresSessionLog
+    inbox: PostgresInbox
     admin: AsyncConnection[Row]
 
     async def rows(self, sql: str, *values: object) -> list[Row]:
@@ -88,9 +91,26 @@ class World:
             raise StageError(f"{len(found)} turns were claimed")
         return found[0]
 
-    async def open(self, claim: Claim) -> Opened:
-        """Open a claimed turn, or take it over."""
-        return await self.queue.open(claim, commit_id(claim, "open"), [started(claim)])
+    async def open(self, claim: Claim, *items: str) -> Opened:
+        """Open a claimed turn with the items that it answers, or take it over."""
+        return await self.queue.open(claim, commit_id(claim, "open"), [started(claim)], claims=items)
+
+    async def deliver(self, session: SessionId, item: str) -> Delivered:
+        """Deliver an item."""
+        return await self.inbox.deliver(Delivery(session, OWNER, item, "mail", f"about {item}"))
+
+    async def waiting(self, session: SessionId) -> list[str]:
+        """Read the items that wait."""
+        return [item.id for item in await self.inbox.waiting(session, OWNER)]
+
+    async def inbox_turn(self, session: SessionId) -> TurnId:
+        """Read which turn will answer what waits in a session."""
+        [row] = await self.rows(
+            "SELECT id FROM turns WHERE session_id = %s AND origin = 'inbox'"
+            " AND status IN ('queued', 'ready', 'running')",
+            session,
+        )
+        return TurnId(row["id"])
 
     async def append(self, claim: Claim, name: str, *, stepped: bool = False) -> int:
         """Append one record of a step under the commit id ``name``."""
@@ -188,7 +208,7 @@ async def world(url: str, *, connections: int = 6) -> AsyncIterator[World]:
     admin = await connect(url)
     try:
         queue = PostgresTurnQueue(database, attempts_max=ATTEMPTS_MAX)
-        yield World(url, database, queue, PostgresSessionLog(database), admin)
+        yield World(url, database, queue, PostgresSessionLog(database), PostgresInbox(database), admin)
     finally:
         await admin.close()
         await database.close()
@@ -257,6 +277,7 @@ def admit_call(
         "p_priority": 1,
         "p_deadline": None,
         "p_max_duration_s": None,
+        "p_resumes": None,
         "p_session_max": 100,
         "p_owner_max": 1000,
         "p_all_full": False,

@@ -24,8 +24,8 @@ FILL = (
          WHERE id = %(session)s""",
     """INSERT INTO records (session_id, seq, turn, kind, at, data, digest)
          SELECT %(session)s, n, n / 20 + 1, 'step.ended', now(), '{}', sha256('x') FROM generate_series(1, %(records)s) n""",
-    """INSERT INTO turns (id, session_id, owner, position, number, origin, status, outcome, fingerprint, run_id)
-         SELECT gen_random_uuid(), %(session)s, 'ann', n, n, 'user', 'ended', 'completed', 'f', 'r ' || n
+    """INSERT INTO turns (id, session_id, owner, position, number, origin, status, outcome, fingerprint, run_id, ended_at)
+         SELECT gen_random_uuid(), %(session)s, 'ann', n, n, 'user', 'ended', 'completed', 'f', 'r ' || n, clock_timestamp()
            FROM generate_series(1, %(turns)s) n""",
     """INSERT INTO sessions (id, owner, tail, next_position)
          SELECT 'deep ' || %(times)s || ' ' || n, 'deep', sha256('x'), 101 FROM generate_series(1, %(backlog)s / 100) n""",
@@ -100,6 +100,25 @@ async def test_an_admission_costs_one_transaction_whatever_is_stored_and_owed(da
     # A table of a few pages is read through; never more is read because there is more.
     assert all(many[table] <= few[table] for table in few), rows
     assert sum(many.values()) < 10, rows
+
+
+@pytest.mark.behaviour("API-20")
+async def test_a_delivery_and_a_tasks_start_over_http_cost_one_transaction_each(database_url: str) -> None:
+    """A delivery that names no agent reads the head before: the first agent of the app answers in a session without turns."""
+    async with calling(database_url) as (producer, client):
+        session = await create_session(client)
+        await client.post(f"/v1/sessions/{session}/turns", json={"message": "x"})
+        item, head = {"source": "ci", "content": "x"}, {"session.head": (2, 2, 2, 0)}
+        agent = producer.parts.app.agents[0].name
+        for path, body, unit, more in (
+            ("inbox", item | {"id": "a"}, "inbox.deliver", head),
+            ("inbox", item | {"id": "b", "agent": agent}, "inbox.deliver", {}),
+            ("tasks", {"key": "t", "instructions": "dig", "mode": "fork"}, "task.start", {}),
+        ):
+            spent(producer)
+            for status in (202, 200):  # and its repeat
+                assert (await client.post(f"/v1/sessions/{session}/{path}", json=body)).status_code == status
+            assert spent(producer) == {unit: (2, 2, 2, 2)} | more
 
 
 async def admit(client: httpx2.AsyncClient, session: str, key: str, on_busy: str) -> int:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -411,14 +412,28 @@ def test_a_worker_whose_parts_cannot_be_built_exits_before_it_consumes(bench: Be
     assert bench.queued() == 1
 
 
-def test_a_consuming_channel_keeps_one_client(bench: Bench) -> None:
-    with bench.app.connection_for_read() as connection:
-        channel = connection.channel()
-        with channel.conn_or_acquire() as first, channel.conn_or_acquire() as second:
-            assert first is second and first.ping()
-        first.connection_pool.disconnect()
-        with channel.conn_or_acquire() as later:
-            assert later is first and later.ping()
+@pytest.mark.behaviour("DST-04", "DST-22")
+def test_a_delivered_wake_costs_the_broker_one_command_and_leaves_nothing_there(bench: Bench) -> None:
+    worker = bench.start("-Q", "turns", "-c", "50")
+    bench.await_consuming()
+
+    def commands() -> Counter[str]:
+        told = bench.broker.client.info("commandstats")
+        return Counter({name.removeprefix("cmdstat_"): stats["calls"] for name, stats in told.items()})
+
+    before = commands()
+    for n in range(20):
+        bench.world.owe(f"w{n}")
+        bench.wakes.ring("turns", [f"w{n}"])
+        bench.world.await_note(op="started", id=f"w{n}")
+    bench.await_consuming()
+    spent = commands() - before
+    # The last BRPOP still waits: it is counted when it is answered. One that nothing came for is answered too.
+    assert spent["lpush"] == 20
+    assert spent["brpop"] >= 20
+    assert {name for name in spent if name in {"multi", "exec", "zadd", "zrem", "hset", "hdel"}} == set()
+    assert bench.broker.client.exists("unacked", "unacked_index") == 0
+    assert bench.pool(worker)["jobs"]["turns"]["offered"] == 20
 
 
 def test_an_unknown_queue_is_refused(bench: Bench) -> None:

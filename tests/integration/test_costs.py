@@ -14,6 +14,8 @@ from shared.conformance.turn_stage import commit_id, ended, fences, seen, starte
 from shared.database.counters import UnitCount
 from shared.database.pool import Database
 from shared.domain.ids import OwnerId, SessionId, WorkerId, new_run_id, new_session_id, new_turn_id
+from shared.inbox.port import Delivery
+from shared.inbox.postgres import PostgresInbox
 from shared.sessions.log import NewSession
 from shared.sessions.postgres import PostgresSessionLog
 from shared.sessions.records import draft
@@ -80,6 +82,18 @@ async def test_admission_is_one_statement_one_round_trip_and_one_commit(database
         p.spent()
         await p.admit(session)
         assert p.spent() == {"turn.admit": WRITE}
+
+
+async def test_a_delivery_is_one_statement_one_round_trip_and_one_commit_also_when_it_is_repeated(
+    database_url: str,
+) -> None:
+    async with process(database_url) as p:
+        session, inbox = await p.session(), PostgresInbox(p.database)
+        p.spent()
+        for item in ("a", "b", "a"):
+            await inbox.deliver(Delivery(session, OWNER, item, "test", "hello"))
+        await inbox.waiting(session, OWNER)
+        assert p.spent() == {"inbox.deliver": (3, 3, 3, 3), "inbox.waiting": READ}
 
 
 async def test_lone_one_step_turn_is_four_commits_of_one_round_trip_each(database_url: str) -> None:

@@ -6,9 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from shared.database.pool import Database
 from shared.domain.ids import OwnerId, WorkerId
 from shared.jobs.postgres import PostgresJobQueue
 from shared.jobs.queue import JobClaim
+from shared.turns.postgres import PostgresTurnQueue
+from shared.turns.queue import ClaimRequest
 from tests.faults.world import World, world
 from workers.background.serving import JobServer, PoolPolicy
 from workers.turns.claims import TurnClaimer
@@ -86,3 +89,18 @@ async def test_ten_items_of_a_background_pool_beside_ten_thousand_are_had_within
         for one in held:
             server.keeper.drop(one.claim.job_id, one.claim.fence)
     assert had == FEW
+
+
+@pytest.mark.behaviour("DST-14")
+async def test_claim_does_not_wait_behind_the_statements_of_turns_that_run(database_url: str) -> None:
+    async with world(database_url, connections=1) as w:
+        await w.admit(await w.session())
+        polls = Database(database_url, connections=1)
+        await polls.open()
+        try:
+            queue = PostgresTurnQueue(w.database, polls=polls)
+            async with w.database.connection("a turn that runs"):
+                [claim] = await queue.claim(ClaimRequest(WorkerId("w1"), 1))
+            assert claim.attempts == 0
+        finally:
+            await polls.close()

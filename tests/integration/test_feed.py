@@ -217,11 +217,41 @@ async def test_a_stream_is_trimmed_to_its_last_snapshot_and_has_a_time_to_live(r
         assert await admin.xlen(feed_key(turn_id)) <= SNAPSHOT_ENTRIES + 1
         entries: Any = await admin.xrange(feed_key(turn_id), count=1)
         [(_, first)] = entries
-        assert b"o" not in first and len(first[b"t"]) >= 2 * SNAPSHOT_ENTRIES
+        # A snapshot's place has no offset.
+        assert first[b"p"] == b"1 0 0" and len(first[b"t"]) >= 2 * SNAPSHOT_ENTRIES
         assert 3_500 < await admin.ttl(feed_key(turn_id)) <= 3_600
         text.close(ended=True)
         await feed.close()
         assert 0 < await admin.ttl(feed_key(turn_id)) <= 60
+
+
+async def test_a_hint_waits_for_no_text_and_a_text_nobody_was_shown_goes_with_its_turn(
+    redis_url: str,
+) -> None:
+    writer, reader = RedisFeed(redis_url, interval_s=3_600), RedisFeed(redis_url)
+    writer.open()
+    reader.open()
+    session, first, second = new_session_id(), new_turn_id(), new_turn_id()
+    heard = asyncio.Event()
+    undo = reader.watch_session(session, heard.set)
+    async with Redis.from_url(redis_url) as admin:
+        # The subscription stands once it has told its watcher to look.
+        await asyncio.wait_for(heard.wait(), 30)
+        heard.clear()
+        shown = writer.writer(first, 1)
+        shown.push(0, 0, "at once, after a pause")
+        await await_until(lambda: writer.stats().entries == 1, what="the first text written")
+        kept_back = writer.writer(second, 1)
+        kept_back.push(0, 0, "an hour later")
+        writer.publish_change(session)
+        await asyncio.wait_for(heard.wait(), 30)
+        assert (writer.stats().entries, await admin.exists(feed_key(second))) == (1, 0)
+        kept_back.close(ended=True)
+        shown.close(ended=True)
+        undo()
+        await writer.close()
+        await reader.close()
+        assert (await admin.exists(feed_key(first)), await admin.exists(feed_key(second))) == (1, 0)
 
 
 async def test_the_text_of_all_turns_of_a_process_leaves_in_common_round_trips(redis_url: str) -> None:

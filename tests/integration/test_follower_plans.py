@@ -39,9 +39,10 @@ FILL: Final = (
     """INSERT INTO sessions (id, owner, tail, seq, next_position, next_number)
          SELECT 'other ' || n, 'me', sha256('x'), 2, 2, 2 FROM generate_series(1, %(size)s) n
        UNION ALL SELECT 'long', 'me', sha256('x'), %(size)s, %(size)s / 10 + 1, %(size)s / 10 + 1""",
-    """INSERT INTO turns (id, session_id, owner, position, number, origin, status, outcome, fingerprint, run_id, started_seq)
+    """INSERT INTO turns (id, session_id, owner, position, number, origin, status, outcome, fingerprint, run_id, started_seq,
+                          ended_at)
          SELECT ('00000000-0000-0000-0000-' || lpad(n::text, 12, '0'))::uuid, 'long', 'me', n, n, 'user', 'ended', 'completed',
-                'f', 'r', n * 10 - 9
+                'f', 'r', n * 10 - 9, clock_timestamp()
            FROM generate_series(1, %(size)s / 10) n""",
     """INSERT INTO records (session_id, seq, turn, kind, at, data, digest)
          SELECT 'long', n, (n - 1) / 10 + 1, (ARRAY['turn.started', 'step.started', 'request.prepared', 'memory.message',
@@ -54,7 +55,7 @@ FILL: Final = (
 def statements(size: int) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
     """What a producer sends for its followers: polls, a read at the head, a replay of an old turn, a look at a turn."""
     page = {
-        "id": "long",
+        "sessions": ["long"],
         "kinds": sorted(CLIENT_KINDS | MERGE_KINDS),
         "turn": None,
         "limit": PAGE_RECORDS,
@@ -62,9 +63,9 @@ def statements(size: int) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
     }
     return {
         "poll": ("read_seqs", {"ids": [f"other {n}" for n in range(1, FOLLOWED)] + ["long"]}),
-        "change": ("read_page", page | {"after": size - 10}),
-        "nothing new": ("read_page", page | {"after": size}),
-        "replay": ("read_page", page | {"after": 100}),
+        "change": ("read_pages", page | {"cursors": [size - 10]}),
+        "nothing new": ("read_pages", page | {"cursors": [size]}),
+        "replay": ("read_pages", page | {"cursors": [100]}),
         "first kept": ("read_records", {"id": "long", "after": 50, "limit": 1}),
         "head": ("read_head", {"id": "long", "owner": "me"}),
         "turn": ("get", {"id": "00000000-0000-0000-0000-000000000007", "owner": "me"}),

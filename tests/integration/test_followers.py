@@ -80,7 +80,9 @@ async def test_a_hundred_followers_of_ten_sessions_cost_one_statement_a_poll_and
         await polled(producer)
         counts = spent(producer)
         del counts["session.seqs"]
-        assert counts == {"session.read": 4}
+        # Those that come at once share a statement.
+        assert 1 <= counts.pop("session.read") <= 4
+        assert counts == {}
         assert producer.world.watcher.stats.reads - reads == 4
         assert producer.world.watcher.followed == SESSIONS
         for n, of_session in enumerate(followers.values()):
@@ -257,7 +259,7 @@ async def test_clients_that_leave_take_their_tasks_and_subscriptions_with_them(
             await here.ask(path)
         await await_until(lambda: producer.feed.stats().listening == 5, what="the text of each turn")
         assert (producer.world.watcher.followed, producer.feed.stats().watching) == (5, 5)
-        assert names_of_tasks() - before >= {"sse-pump", "sse-reader", "sse-keep-alive", "sse-closing"}
+        assert names_of_tasks() - before >= {"sse-pump", "sse-reader", "sse-line", "sse-closing"}
         for line in here.lines:
             line.transport.abort()
         await await_until(
@@ -266,7 +268,9 @@ async def test_clients_that_leave_take_their_tasks_and_subscriptions_with_them(
         )
         await await_until(lambda: not names_of_tasks() & {"sse-pump", "sse-reader"}, what="their tasks gone")
         assert producer.feed.stats().watching == 0
-        assert names_of_tasks() <= before | {"feed-reader", "feed-listener"}
+        await await_until(
+            lambda: names_of_tasks() <= before | {"feed-reader", "feed-listener"}, what="no read under way"
+        )
         assert (await worker.world.queue.get(receipt.turn_id, OWNER)).status == "running"
 
 

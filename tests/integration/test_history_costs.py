@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from shared.database.statements import load_statements
 from shared.domain.failpoints import Failpoints
 from shared.domain.ids import OwnerId, WorkerId, new_run_id, new_session_id, new_turn_id
 from shared.feed.inproc import InprocFeed
+from shared.inbox.postgres import PostgresInbox
 from shared.models.scripted import ScriptedModel
 from shared.models.types import ToolCall
 from shared.sessions import postgres as queries
@@ -70,6 +71,7 @@ class Process:
         self.runner = TurnRunner(
             queue=self.queue,
             log=PostgresSessionLog(database),
+            inbox=PostgresInbox(database),
             app=App([Agent("a", "Answer.", tools=[act])]),
             model=model,
             default_model="m",
@@ -163,18 +165,26 @@ async def test_opening_and_taking_over_a_turn_cost_the_same_behind_1_000_records
     assert 120 < shown < 140
 
 
+def nodes_of(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Every node of a plan that ran, from the top."""
+    if plan.get("Actual Loops") != 0:
+        yield plan
+    for below in plan.get("Plans", ()):
+        yield from nodes_of(below)
+
+
 @pytest.mark.parametrize("before", [None, 99_001])
 async def test_reading_back_walks_the_key_from_the_end_and_looks_at_nothing_before_its_page(
     database_url: str, before: int | None
 ) -> None:
-    statement = load_statements(Path(queries.__file__).with_name("queries.sql"))["read_records_back"]
+    statement = load_statements(Path(queries.__file__).with_name("queries.sql"))["read_pages_back"]
     async with databases(database_url) as (_, admin):
         await admin.execute(FILL, {"session": "long", "turns": 12_500})
         await admin.execute("ANALYZE records")
         explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.text}"
-        params = {"id": "long", "before": before, "kinds": list(MEMORY_KINDS), "limit": 256}
+        params = {"sessions": ["long"], "cursors": [before], "kinds": list(MEMORY_KINDS), "limit": 256}
         [row] = await (await admin.execute(explain.encode(), params)).fetchall()
-        [scan] = row[0][0]["Plan"]["Plans"]
+        scan = next(node for node in nodes_of(row[0][0]["Plan"]) if node.get("Relation Name") == "records")
         assert (scan["Node Type"], scan["Scan Direction"]) == ("Index Scan", "Backward")
         assert "seq" in scan["Index Cond"]
         assert scan["Actual Rows"] == 256

@@ -19,6 +19,7 @@ from shared.agents import Agent, App
 from shared.database.pool import Row
 from shared.domain.failpoints import Failpoints
 from shared.domain.ids import OwnerId, SessionId, WorkerId, new_run_id, new_turn_id
+from shared.inbox.postgres import PostgresInbox
 from shared.models.scripted import ScriptedEmbedder, ScriptedModel
 from shared.models.structured import StructuredAnswer
 from shared.models.types import ModelRequest, UserMessage
@@ -62,6 +63,7 @@ class Place:
         self.runner = TurnRunner(
             queue=world.turns,
             log=world.log,
+            inbox=PostgresInbox(world.database),
             app=App([Agent(name="agent", instructions="Be brief.")]),
             model=model,
             default_model="m",

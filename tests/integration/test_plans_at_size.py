@@ -39,7 +39,7 @@ SMALL: Final = Sizes(finished=1_000, in_session=20, owed=20, unserved=20)
 LARGE: Final = Sizes(finished=100_000, in_session=10_000, owed=10_000, unserved=10_000)
 
 #: Tables that grow with history: no statement may scan one.
-GROWING: Final = ("turns", "records", "session_keys", "sessions", "tool_calls")
+GROWING: Final = ("turns", "records", "session_keys", "sessions", "tool_calls", "inbox_items")
 ROWS_MAX: Final = 120
 #: The backlog counts up to 10,000 rows of each kind, and says so.
 COUNTED_MAX: Final = 10_000

@@ -154,7 +154,10 @@ async def test_a_caller_that_sends_all_of_a_refused_body_still_reads_why(databas
 @pytest.mark.parametrize(
     ("fields", "pointer"),
     [
-        ({"resumes": str(uuid.uuid4())}, "/resumes"),
+        ({"resumes": "3"}, "/resumes"),
+        ({"resumes": 3}, "/resumes"),
+        ({"resumes": True}, "/resumes"),
+        ({"resumes": uuid.uuid4().hex}, "/resumes"),
         ({"images": []}, "/images"),
         ({"message": {"text": "x", "images": [{"data": "aGk="}]}}, "/message/images"),
         ({"on_busy": "wait"}, "/on_busy"),

@@ -46,7 +46,8 @@ from tests.support.waiting import await_until
 LIGHT_STATUS = """
 import sys
 import producer.cli.entry, producer.cli.status
-heavy = {"fastapi", "starlette", "uvicorn", "celery", "kombu", "alembic", "sqlalchemy", "openai", "redis"}
+heavy = {"fastapi", "starlette", "uvicorn", "celery", "kombu", "alembic", "sqlalchemy", "openai", "redis", "aiohttp",
+         "httpx2", "numpy", "psutil", "rich", "structlog", "prometheus_client"}
 print(sorted(heavy & set(sys.modules)))
 """
 
@@ -111,6 +112,8 @@ async def test_status_shows_pools_workers_and_what_is_owed(database_url: str, tm
         await claim_turn(producer.parts)
         other = await create_session(client)
         await client.post(f"/v1/sessions/{other}/turns", json={"message": "x", "agent": "other"})
+        item = {"id": "a", "source": "ci", "content": "x"}
+        assert (await client.post(f"/v1/sessions/{session}/inbox", json=item)).status_code == 202
 
     def status(*arguments: str) -> str:
         done = run_cli("status", *arguments, cwd=tmp_path, DATABASE_URL=database_url)
@@ -121,12 +124,14 @@ async def test_status_shows_pools_workers_and_what_is_owed(database_url: str, tm
     assert list(found["pools"]) == ["turns", "activity", "remember", "index", "upkeep"]
     turns = found["pools"]["turns"]
     assert (turns["workers"], turns["held"], turns["capacity"]) == (1, 1, 40)
-    assert (turns["ready"], turns["queued"], turns["running"], turns["unserved"]) == (1, 2, 1, {"2": 1})
+    assert (turns["ready"], turns["queued"], turns["running"], turns["unserved"]) == (1, 3, 1, {"2": 1})
     assert turns["oldest_due_s"] > 0
+    assert (found["inbox"]["waiting"], found["inbox"]["oldest_s"] > 0) == (1, True)
     [worker] = found["workers"]
     assert (worker["id"], worker["held"], worker["capacity"], worker["silent_s"] >= 0) == ("w1", 1, 40, True)
     screen = await asyncio.to_thread(status)
-    assert "1 ready, 2 queued behind, 1 running" in screen
+    assert "1 ready, 3 queued behind, 1 running" in screen
+    assert "inbox: 1 waiting, oldest " in screen
     assert "no worker serves revision '2': 1 ready" in screen
     assert "pid 77" in screen
 
@@ -213,7 +218,7 @@ async def test_turns_of_a_revision_that_nobody_serves_are_moved_to_another(
 
 
 @pytest.mark.behaviour("DST-13", "OPS-04")
-async def test_a_turn_that_was_lost_with_its_workers_is_listed_and_retry_says_what_to_do(
+async def test_a_turn_that_was_lost_with_its_workers_is_listed_and_retried_once_by_a_turn_that_resumes_it(
     database_url: str, tmp_path: Path
 ) -> None:
     async with calling(database_url, attempts_max=1) as (producer, client):
@@ -240,8 +245,10 @@ async def test_a_turn_that_was_lost_with_its_workers_is_listed_and_retry_says_wh
     [parked] = json.loads(shown.stdout)["parked"]
     assert (parked["pool"], parked["id"], parked["last_failure"]) == ("turns", turn, "turn.lease")
     assert f"parked: turns {turn}" in (await asyncio.to_thread(run, "status")).stdout
-    refused = await asyncio.to_thread(run, "retry", "turns", turn)
-    assert (refused.returncode, "send its message again" in refused.stderr) == (2, True)
+    done, again = [await asyncio.to_thread(run, "retry", "turns", turn) for _ in range(2)]
+    assert (done.returncode, done.stdout.endswith(" resumes it\n")) == (0, True), done.stderr
+    resuming = done.stdout.split()[1]
+    assert (again.returncode, again.stdout) == (0, f"it was retried before: turn {resuming}\n")
 
 
 @pytest.mark.behaviour("OPS-04")
@@ -412,6 +419,39 @@ async def test_ctrl_c_cancels_the_running_turn_and_returns_to_the_prompt(
     await feed.close()
 
 
+@pytest.mark.behaviour("OPS-03", "RSM-24")
+async def test_a_turn_that_ctrl_c_cancelled_is_gone_on_with_when_the_user_says_so(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with calling(database_url, loopback_owner="dev") as (producer, _client):
+        with Chat(producer.url, tmp_path) as chat:
+            await chat.until("> ")
+            chat.type("/resume\n")
+            assert "nothing to resume" in await chat.until("> ")
+            chat.type("hi\n")
+            first = await await_claim(producer)
+            chat.type("\x03")
+            assert "[/resume goes on from here]" in await chat.until("> ")
+            chat.type("/resume\n")
+            second = await await_claim(producer)
+            assert (second.resumes, second.message) == (1, {"text": "Continue where you stopped."})
+            await producer.parts.queue.cancel(second.turn_id, second.owner)
+            assert "[cancelled]" in await chat.until("> ")
+            chat.type("/resume but shorter\n")
+            third = await await_claim(producer)
+            assert (third.resumes, third.message) == (2, {"text": "but shorter"})
+            await end_turn(producer.parts, third, "Shorter")
+            assert "Shorter" in await chat.until("> ")
+            chat.type("/resume\n")
+            assert "nothing to resume" in await chat.until("> ")
+            view = await producer.parts.queue.get(third.turn_id, OwnerId("dev"))
+            assert view.resumes == second.turn_id
+            view = await producer.parts.queue.get(second.turn_id, OwnerId("dev"))
+            assert view.resumes == first.turn_id
+            chat.type("\x04")
+            assert await chat.exit_status() == 0
+
+
 @pytest.mark.behaviour("OPS-03")
 async def test_a_second_ctrl_c_leaves(database_url: str, tmp_path: Path) -> None:
     async with calling(database_url, loopback_owner="dev") as (producer, _client):
@@ -426,7 +466,7 @@ async def test_a_conversation_goes_on_over_a_producer_that_is_killed(
     database_url: str, tmp_path: Path
 ) -> None:
     async with calling(database_url, owner="dev") as (worker, _client):
-        with ProducerProcess(tmp_path, DATABASE_URL=database_url) as first:
+        with ProducerProcess(tmp_path, DATABASE_URL=database_url, TURNKEEPER_LOG_LEVEL="debug") as first:
             await asyncio.to_thread(first.await_ready)
             events: list[ServerEvent] = []
 

@@ -28,7 +28,7 @@ from tests.support.small_app import app as small_app
 #: Open to anyone who reaches the port.
 OPEN_ROUTES = {"/healthz", "/readyz", "/ping", "/metrics"}
 #: What a door answers for an id that is nobody's, or another owner's.
-MISSING_CODES = {"session.missing", "turn.missing", "memory.missing", "memory.intent-missing"}
+MISSING_CODES = {"session.missing", "turn.missing", "task.missing", "memory.missing", "memory.intent-missing"}
 WITHDRAWAL = {"expected_revision": "1", "operation_id": "op"}
 CORRECTION = {"text": "mine now", "expected_revision": "1", "operation_id": "op"}
 
@@ -41,11 +41,13 @@ def assert_problem(response: httpx2.Response, status: int) -> None:
 #: What a request of these operations needs besides an id. A new route that needs more fails the test until it stands here.
 NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/v1/sessions/{session_id}/turns"): {"json": {"message": "x"}},
+    ("POST", "/v1/sessions/{session_id}/inbox"): {"json": {"id": "i", "source": "s", "content": "x"}},
+    ("POST", "/v1/sessions/{session_id}/tasks"): {"json": {"instructions": "x", "mode": "spawn"}},
     ("POST", "/v1/memory/intents"): {"json": {"seq": 1}},
     ("PUT", "/v1/memory/documents/{document_id}"): {"json": CORRECTION},
     ("DELETE", "/v1/memory/documents/{document_id}"): {"params": WITHDRAWAL},
 }
-ID_NAMES = ("session_id", "turn_id", "document_id", "intent_id")
+ID_NAMES = ("session_id", "turn_id", "task_id", "document_id", "intent_id")
 
 
 def places_of_ids(document: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
@@ -127,7 +129,8 @@ async def things_of(client: httpx2.AsyncClient, producer: Producer) -> dict[str,
     turn = (await client.post(f"/v1/sessions/{session}/turns", json={"message": "x"})).json()["turn_id"]
     created = await client.put("/v1/memory/documents/notes", json=CORRECTION | {"expected_revision": None})
     assert created.status_code == 200
-    ids = {"session_id": session, "turn_id": turn, "document_id": "notes"}
+    task = await client.post(f"/v1/sessions/{session}/tasks", json={"instructions": "x", "mode": "spawn"})
+    ids = {"session_id": session, "turn_id": turn, "document_id": "notes", "task_id": task.json()["task_id"]}
     return ids | {"intent_id": intent.json()["intent_id"]}
 
 

@@ -263,7 +263,10 @@ def test_the_log_is_json_with_ids_and_holds_neither_owner_nor_prompt(
     secret = "hunter2-prompt"
     with (
         ProducerProcess(
-            tmp_path, DATABASE_URL=database_url, TURNKEEPER_LOOPBACK_OWNER="ann-owner"
+            tmp_path,
+            DATABASE_URL=database_url,
+            TURNKEEPER_LOOPBACK_OWNER="ann-owner",
+            TURNKEEPER_LOG_LEVEL="debug",
         ) as producer,
         httpx2.Client(base_url=producer.url, timeout=30.0, trust_env=False) as client,
     ):

@@ -116,8 +116,8 @@ def exercise(service: Service, label: str, mode: GenerationMode, **fixed: Any) -
 
 
 def leave_out_what_no_schema_can_say(case: Case[Any]) -> None:
-    """A cursor that was given out, an agent of the app and what it allows, one key in two places."""
-    for part, names in ((case.query, ["cursor"]), (case.body, ["agent", "max_duration_s", "key"])):
+    """A cursor that was given out, an agent of the app and what it allows, one key in two places, a turn to go on from."""
+    for part, names in ((case.query, ["cursor"]), (case.body, ["agent", "max_duration_s", "key", "resumes"])):
         if isinstance(part, dict):
             for name in names:
                 part.pop(name, None)

@@ -272,7 +272,7 @@ async def test_a_turn_that_never_opened_ends_its_stream(database_url: str, how: 
                     # What opening finds out: no door of today refuses a row that it has admitted.
                     async with producer.parts.database.connection("test") as connection:
                         await connection.execute(
-                            "UPDATE turns SET status = 'refused', code = 'turn.x' WHERE id = %s",
+                            "UPDATE turns SET status = 'refused', code = 'turn.x', ended_at = clock_timestamp() WHERE id = %s",
                             [queued["turn_id"]],
                         )
             events = await reader.rest()
@@ -440,7 +440,10 @@ async def test_a_turn_that_is_admitted_and_cannot_be_followed_is_acknowledged_be
         watcher = SessionWatcher(parts.log, away, hints=None, poll_s=1.0, kinds=CLIENT_KINDS | MERGE_KINDS)
         cut_off = replace(parts, following=Following(parts.log, away, watcher, None))
         request = TurnRequest.model_validate({"message": "hi"})
-        receipt = await admit_turn(cut_off, owner, session, request, None)
+        await admit_turn(parts, owner, session, request, "once")
+        # Again: where this turn stands has to be looked up.
+        receipt = await admit_turn(cut_off, owner, session, request, "once")
+        assert receipt.duplicate
         response = await answer_with_events(cut_off, receipt, owner, admission_answer(receipt))
         sent: list[Any] = []
 

@@ -13,19 +13,27 @@ from shared.database.pool import Database
 from shared.domain.failpoints import Failpoints
 from shared.domain.ids import OwnerId, SessionId, WorkerId, new_run_id, new_session_id, new_turn_id
 from shared.feed.inproc import InprocFeed
+from shared.inbox.port import Delivery
+from shared.inbox.postgres import PostgresInbox
 from shared.models.scripted import ScriptedModel, ScriptedReply
 from shared.models.types import ToolCall
 from shared.sessions.log import NewSession
 from shared.sessions.postgres import PostgresSessionLog
+from shared.tasks.port import TaskLimits, new_task
+from shared.tasks.postgres import PostgresTaskStore
 from shared.turns.postgres import PostgresTurnQueue
 from shared.turns.queue import Admission, AdmissionLimits
 from workers.executor import BoundedExecutor
+from workers.tasks.delivery import ResultDelivery
 from workers.turns.claims import TurnClaimer
 from workers.turns.holdings import Holdings
 from workers.turns.runner import TurnRunner
 
 OWNER = OwnerId("o")
 WORKER = WorkerId("w")
+#: Statements, round trips and commits of a unit of work that writes, and of one that only reads.
+WRITE = (1, 1, 1)
+READ = (1, 1, 0)
 
 
 @tool(repeatable=True)
@@ -43,9 +51,12 @@ class Bench:
         self.log = PostgresSessionLog(database)
         feed = InprocFeed()
         holdings = Holdings(self.queue, WORKER, lease_s=15, renew_s=5, poll_s=1)
+        self.inbox = PostgresInbox(database)
+        self.tasks = PostgresTaskStore(database)
         self.runner = TurnRunner(
             queue=self.queue,
             log=self.log,
+            inbox=self.inbox,
             app=App([Agent("a", "Answer.", tools=[add])]),
             model=model,
             default_model="m",
@@ -55,6 +66,9 @@ class Bench:
             feed=feed,
             hints=feed,
             ring=lambda ids: None,
+            deliver=ResultDelivery(
+                store=self.tasks, hints=feed, failpoints=Failpoints(), ring=lambda ids: None
+            ),
         )
         self.claimer = TurnClaimer(
             queue=self.queue,
@@ -78,9 +92,15 @@ class Bench:
         self.database.counters.reset()
         admission = Admission(new_turn_id(), new_run_id(), session, OWNER, {"text": "hello"})
         await self.queue.admit(admission, AdmissionLimits())
+        return await self.claimed()
+
+    async def claimed(self) -> dict[str, UnitCount]:
+        """Run the turn that is ready; return what everything cost since the last look."""
         [holding] = await self.claimer.claim(1, ())
         await self.runner.run(holding)
-        return dict(self.database.counters.snapshot())
+        spent = dict(self.database.counters.snapshot())
+        self.database.counters.reset()
+        return spent
 
 
 @asynccontextmanager
@@ -91,6 +111,10 @@ async def bench(url: str, model: ScriptedModel) -> AsyncIterator[Bench]:
         yield Bench(database, model)
     finally:
         await database.close()
+
+
+def costs(units: dict[str, UnitCount]) -> dict[str, tuple[int, int, int]]:
+    return {name: (count.statements, count.round_trips, count.commits) for name, count in units.items()}
 
 
 def total(units: dict[str, UnitCount], figure: str) -> int:
@@ -117,6 +141,51 @@ async def test_a_lone_one_step_turn_is_four_commits_of_one_round_trip_each_and_o
                 4,
             )
             assert units["session.read"].calls == 1
+
+
+async def test_an_inbox_turn_reads_what_waits_and_else_costs_what_a_users_turn_does(
+    database_url: str,
+) -> None:
+    async with bench(database_url, ScriptedModel(["hi", "hi again"])) as one:
+        session = await one.session()
+        for items in (("a",), ("b", "c", "d")):
+            one.database.counters.reset()
+            for item in items:
+                await one.inbox.deliver(Delivery(session, OWNER, item, "test", "hello"))
+            units = costs(await one.claimed())
+            assert units.pop("inbox.deliver") == (len(items),) * 3
+            assert units == {
+                "turn.claim": WRITE,
+                "inbox.waiting": READ,
+                "session.read": READ,
+                "turn.open": WRITE,
+                "turn.end": WRITE,
+            }
+
+
+async def test_a_task_and_the_answer_to_its_result_are_eight_commits_of_one_round_trip_each(
+    database_url: str,
+) -> None:
+    async with bench(database_url, ScriptedModel(["found", "thanks"])) as one:
+        parent = await one.session()
+        one.database.counters.reset()
+        await one.tasks.start(new_task(parent, OWNER, "dig", "spawn"), TaskLimits())
+        assert costs(await one.claimed()) == {
+            "task.start": WRITE,
+            "turn.claim": WRITE,
+            "session.read": READ,
+            "turn.open": WRITE,
+            "turn.end": WRITE,
+            "task.owed": READ,
+            "task.deliver": WRITE,
+        }
+        assert costs(await one.claimed()) == {
+            "turn.claim": WRITE,
+            "inbox.waiting": READ,
+            "session.read": READ,
+            "turn.open": WRITE,
+            "turn.end": WRITE,
+        }
 
 
 async def test_a_step_with_one_call_adds_two_commits(database_url: str) -> None:

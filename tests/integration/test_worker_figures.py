@@ -89,4 +89,5 @@ def test_each_process_keeps_within_the_connections_that_it_states(system: System
     assert most["turnkeeper-turns"] <= 3
     assert most["turnkeeper-upkeep"] <= 2
     assert most["turnkeeper-producer"] <= 10
-    assert most["turnkeeper-turns-polls"] == most["turnkeeper-upkeep-polls"] == 1
+    # One for renewals and polls; a turn worker has one more, for claims.
+    assert (most["turnkeeper-turns-polls"], most["turnkeeper-upkeep-polls"]) == (2, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psycopg
 import pytest
@@ -12,6 +13,7 @@ from psycopg.rows import dict_row
 
 from shared.conformance.turn_stage import TAKEOVER_LEASE_S
 from shared.database.pool import Database, Row
+from shared.turns.grouping.postgres import TurnGroups
 from tests.stateful.sides import InprocWorks, PostgresWorks, Side
 
 #: An hour without a try counts from the database's start at the earliest.
@@ -37,6 +39,21 @@ def twin() -> Side:
 @pytest.fixture
 def postgres(database_url: str, loop: asyncio.AbstractEventLoop) -> Iterator[Side]:
     """Postgres over real connections; its server is up for longer than a takeover judges by."""
+    with works_over(database_url, loop, grouped=False) as works:
+        yield Side(works)
+
+
+@pytest.fixture
+def grouped(database_url: str, loop: asyncio.AbstractEventLoop) -> Iterator[Side]:
+    """The same, where every unit of work that may share a statement goes by the group's."""
+    with works_over(database_url, loop, grouped=True) as works:
+        yield Side(works)
+
+
+@contextmanager
+def works_over(
+    database_url: str, loop: asyncio.AbstractEventLoop, *, grouped: bool
+) -> Iterator[PostgresWorks]:
     with psycopg.connect(database_url) as connection:
         up_for = f"{TAKEOVER_LEASE_S + 1} seconds"
         connection.execute(STARTED_LONG_AGO)
@@ -46,6 +63,6 @@ def postgres(database_url: str, loop: asyncio.AbstractEventLoop) -> Iterator[Sid
     admin: AsyncConnection[Row] = loop.run_until_complete(
         AsyncConnection.connect(database_url, autocommit=True, row_factory=dict_row)
     )
-    yield Side(PostgresWorks(loop, database, admin))
+    yield PostgresWorks(loop, database, admin, groups=TurnGroups(database, least=1) if grouped else None)
     loop.run_until_complete(admin.close())
     loop.run_until_complete(database.close())

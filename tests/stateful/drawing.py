@@ -43,5 +43,6 @@ ODDLY: Mapping[str, st.SearchStrategy[Any]] = {
     "priority": st.integers(0, 2),
     "revision": st.sampled_from(("1", "1", "2")),
     "has_deadline": st.booleans(),
+    "resumes": st.sampled_from((None, None, None, 1, 1, 2, 3)),
     "same_run": seldom,
 }

@@ -18,13 +18,21 @@ from shared.conformance import HandClock
 from shared.conformance.turn_stage import TAKEOVER_LEASE_S, seen
 from shared.database.pool import Database, Row
 from shared.domain.ids import OwnerId, SessionId, TurnId, WorkerId
+from shared.inbox.inproc import InprocInbox
+from shared.inbox.port import Inbox
+from shared.inbox.postgres import PostgresInbox
 from shared.leases.fence import Fence
 from shared.sessions.inproc import InprocSessionLog, InprocStore
 from shared.sessions.log import NewSession, SessionLog
 from shared.sessions.postgres import PostgresSessionLog
 from shared.sessions.records import Draft
+from shared.tasks.inproc import InprocTaskStore
+from shared.tasks.port import TaskStore
+from shared.tasks.postgres import PostgresTaskStore
+from shared.turns.grouping.postgres import TurnGroups
 from shared.turns.inproc import InprocTurnQueue
-from shared.turns.inproc_rows import TurnTables
+from shared.turns.inproc.inbox import InboxTable
+from shared.turns.inproc.rows import TurnTables
 from shared.turns.postgres import PostgresTurnQueue
 from shared.turns.queue import Admission, AdmissionLimits, Claim, ClaimRequest, Ending, TurnQueue
 from tests.stateful.values import (
@@ -36,6 +44,8 @@ from tests.stateful.values import (
     Asked,
     HeadState,
     Hold,
+    InboxState,
+    Item,
     RowState,
     Stored,
     Taken,
@@ -49,6 +59,10 @@ _SAME_NAMES = (
     *("position", "status", "number", "outcome", "code", "epoch", "attempts", "suspect", "alive_losses"),
     "priority",
 )
+_TABLES = (
+    *("turns", "tool_calls", "session_keys", "records", "sessions", "owners", "workers"),
+    *("inbox_items", "deliveries"),
+)
 T = TypeVar("T")
 #: A token that no claim draws.
 NOBODY = UUID(int=1)
@@ -59,6 +73,8 @@ class Clockwork(Protocol):
 
     log: SessionLog
     queue: TurnQueue
+    inbox: Inbox
+    tasks: TaskStore
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Run a call to its end."""
@@ -83,6 +99,8 @@ class Clockwork(Protocol):
     async def set_seen(self, worker: WorkerId, ago: timedelta) -> None: ...
 
     async def stored(self) -> Stored: ...
+
+    async def inbox_state(self) -> InboxState: ...
 
 
 class Side:
@@ -115,6 +133,7 @@ class Side:
             on_worker_loss=asked.on_worker_loss,
             priority=asked.priority,
             deadline=await self.works.now() + FAR if asked.has_deadline else None,
+            resumes=asked.resumes,
         )
 
     async def admit(self, asked: Asked) -> Answer:
@@ -263,6 +282,8 @@ class InprocWorks:
         self._tables = self._store.part(TurnTables)
         self.log: SessionLog = InprocSessionLog(self._store)
         self.queue: TurnQueue = self._kind(self._store, attempts_max=ATTEMPTS_MAX)
+        self.inbox: Inbox = InprocInbox(self._store, turn_attempts_max=ATTEMPTS_MAX)
+        self.tasks: TaskStore = InprocTaskStore(self._store)
 
     async def now(self) -> datetime:
         return self._store.now()
@@ -318,22 +339,41 @@ class InprocWorks:
             digests=[record.digest for record in records],
         )
 
+    async def inbox_state(self) -> InboxState:
+        items, sessions = self._store.part(InboxTable).items, self._store.sessions
+        return InboxState(
+            [
+                Item(at, item.id, item.attempts, item.turn_id)
+                for at in sorted(items)
+                for item in sorted(items[at], key=lambda item: item.id)
+            ],
+            {row.id: row.origin for row in self._tables.turns.values()},
+            [(session, sessions[session].inbox_waiting) for session in sorted(sessions)],
+        )
+
 
 class PostgresWorks:
     """Postgres; the store's server has been up for longer than a takeover judges by."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, database: Database, admin: AsyncConnection[Row]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        database: Database,
+        admin: AsyncConnection[Row],
+        *,
+        groups: TurnGroups | None = None,
     ) -> None:
         self._loop, self._admin = loop, admin
         self.log: SessionLog = PostgresSessionLog(database)
-        self.queue: TurnQueue = PostgresTurnQueue(database, attempts_max=ATTEMPTS_MAX)
+        self.queue: TurnQueue = PostgresTurnQueue(database, attempts_max=ATTEMPTS_MAX, groups=groups)
+        self.inbox: Inbox = PostgresInbox(database, turn_attempts_max=ATTEMPTS_MAX)
+        self.tasks: TaskStore = PostgresTaskStore(database, attempts_max=ATTEMPTS_MAX)
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(call)
 
     async def begin(self) -> None:
-        for table in ("turns", "tool_calls", "session_keys", "records", "sessions", "owners", "workers"):
+        for table in _TABLES:
             await self._rows(f"DELETE FROM {table}")
 
     async def now(self) -> datetime:
@@ -373,6 +413,15 @@ class PostgresWorks:
             ledger=[(r["turn_id"], r["invocation_id"], r["state"], r["result"]) for r in ledger],
             tails=[(row["id"], bytes(row["tail"])) for row in heads],
             digests=[bytes(row["digest"]) for row in records],
+        )
+
+    async def inbox_state(self) -> InboxState:
+        items = await self._rows('SELECT * FROM inbox_items ORDER BY session_id COLLATE "C", id COLLATE "C"')
+        heads = await self._rows('SELECT id, inbox_waiting FROM sessions ORDER BY id COLLATE "C"')
+        return InboxState(
+            [Item(row["session_id"], row["id"], row["attempts"], row["turn_id"]) for row in items],
+            {row["id"]: row["origin"] for row in await self._rows("SELECT id, origin FROM turns")},
+            [(row["id"], row["inbox_waiting"]) for row in heads],
         )
 
     async def _rows(self, statement: str, *values: Any) -> list[Row]:

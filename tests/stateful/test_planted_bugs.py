@@ -19,9 +19,10 @@ from shared.leases.fence import Fence
 from shared.sessions.inproc import InprocStore
 from shared.sessions.records import Draft
 from shared.turns.inproc import InprocTurnQueue
-from shared.turns.inproc_rows import TurnTables
+from shared.turns.inproc.rows import TurnTables
 from shared.turns.queue import Admission, AdmissionLimits, Claim, Ended, Ending, Opened, Receipt
 from tests.stateful.queue_machine import TurnQueueMachine
+from tests.stateful.resuming_machine import ResumingMachine
 from tests.stateful.searching import search
 from tests.stateful.sides import InprocWorks, Side
 from tests.support.mutations import Mutation, apply, mutation
@@ -42,24 +43,26 @@ TOKEN = " AND ((p_turn).token = p_token)"
 
 PLANTED: Final[Sequence[Mutation]] = [
     mutation("append without a fence", function_of("append"), (HEAD_FENCE, "true"), (ROW_FENCE, "")),
-    mutation("end without a fence", function_of("end_turn"), (HEAD_FENCE, "true"), (ROW_FENCE, "")),
+    mutation("end without a fence", function_of("end"), (HEAD_FENCE, "true"), (ROW_FENCE, "")),
     mutation("a fence by the head alone", function_of("append"), (ROW_FENCE, "")),
     mutation("a fence of any token", "turn_fence_holds_v1", (TOKEN, "")),
     mutation(
         "a fence of any epoch", "turn_fence_holds_v1", (" AND ((p_turn).epoch = p_epoch)", ""), (TOKEN, "")
     ),
     mutation("a fence of any time", "turn_fence_holds_v1", (" AND ((p_turn).expires_at >= p_now)", "")),
-    mutation(
-        "an end promotes nothing", function_of("end_turn"), ("turn_promote_v1(p_session)", "NULL::uuid")
-    ),
+    mutation("an end promotes nothing", function_of("end"), ("turn_promote_v1(p_session)", "NULL::uuid")),
     mutation("a cancel promotes nothing", "turn_cancel_v1", ("PERFORM turn_promote_v1(v_session);", "")),
-    mutation("an end leaves the head open", function_of("end_turn"), (CLEARED, "")),
+    mutation(
+        "an end leaves the head open",
+        function_of("end"),
+        ("NULL, NULL, NULL, 0, NULL, true)", "p_id, p_epoch, p_token, 0, NULL, true)"),
+    ),
     mutation(
         "a close leaves the head open",
-        "turn_close_open_v1",
+        "turn_close_open_v2",
         (CLEARED.replace("p_session", "p_turn.session_id"), ""),
     ),
-    mutation("an end forgets its commit", function_of("end_turn"), ("end_commit = p_commit, ", "")),
+    mutation("an end forgets its commit", function_of("end"), ("end_commit = p_commit, ", "")),
     mutation(
         "an append that was stored is stored again",
         function_of("append"),
@@ -76,12 +79,7 @@ PLANTED: Final[Sequence[Mutation]] = [
         ("key = coalesce(p_key, p_id::text);", "key = p_id::text;"),
         ("'turn', coalesce(p_key, p_id::text), p_print", "'turn', p_id::text, p_print"),
     ),
-    mutation(
-        "a settled call is settled again",
-        "turn_ledger_v1",
-        ("WHERE tool_calls.state IN ('planned', 'started')", ""),
-    ),
-    mutation("a claim keeps the epoch", "turn_take_over_v1", ("epoch = t.epoch + 1,", "epoch = t.epoch,")),
+    mutation("a claim keeps the epoch", "turn_take_over_v2", ("epoch = t.epoch + 1,", "epoch = t.epoch,")),
     mutation(
         "a begin beside an unfinished turn",
         function_of("begin"),
@@ -104,6 +102,20 @@ PLANTED: Final[Sequence[Mutation]] = [
         ),
     ),
     mutation("a renewal after the end of the lease", "turn_renew_v1", ("AND t.expires_at >= v_now", "")),
+]
+
+#: What it takes a turn that came far, or that stopped and was resumed, to be wrong about.
+PLANTED_FAR: Final[Sequence[Mutation]] = [
+    mutation(
+        "a settled call is settled again",
+        "turn_ledger_v1",
+        ("WHERE tool_calls.state IN ('planned', 'started')", ""),
+    ),
+    mutation(
+        "a resume of an answered turn",
+        "turn_resume_refusal_v1",
+        ("IF v_outcome IN ('completed', 'partial') THEN RETURN 'superseded'; END IF;", ""),
+    ),
 ]
 
 
@@ -198,6 +210,14 @@ def test_a_bug_in_the_database_is_found(database_url: str, postgres: Side, chang
     apply(database_url, change)
     with pytest.raises(AssertionError):
         search(TurnQueueMachine, postgres, examples=60, steps=50, shrinks=False)
+
+
+@pytest.mark.mutation
+@pytest.mark.parametrize("change", [pytest.param(change, id=change.name) for change in PLANTED_FAR])
+def test_a_bug_that_shows_late_is_found(database_url: str, postgres: Side, change: Mutation) -> None:
+    apply(database_url, change)
+    with pytest.raises(AssertionError):
+        search(ResumingMachine, postgres, examples=60, steps=50, shrinks=False)
 
 
 @pytest.mark.mutation

@@ -49,7 +49,7 @@ PLANTED: Final = [
     ),
     mutation(
         "a removal leaves the records",
-        "session_remove_v2",
+        "session_remove_v3",
         ("DELETE FROM records WHERE session_id = ANY (v_ids);", ""),
     ),
 ]

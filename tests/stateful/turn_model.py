@@ -1,15 +1,17 @@
 """A reference model of the turn queue in plain values: it foretells every answer and everything that is stored.
 
-It shares no code with the stores. What it leaves open is only the share of each owner in a claim; it judges whether
-what a claim took could be had, and whether something was left that had to be taken.
+It shares no code with the stores but the pure rule of resumes. What it leaves open is only the share of each owner in
+a claim; it judges whether what a claim took could be had, and whether something was left that had to be taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 from shared.domain.ids import OwnerId, RunId, SessionId, TurnId, WorkerId
 from shared.sessions.records import draft
+from shared.turns.resume import PastTurn, resume_refusal
 from tests.stateful.turn_rows import ALIVE_LOSSES_FREE, LIVE, SETTLED, Session, Turn, head_state, row_state
 from tests.stateful.values import (
     ATTEMPTS_MAX,
@@ -74,18 +76,18 @@ class TurnModel:
             return refused("session.missing")
         key = (asked.session, asked.key or str(asked.turn))
         if (first := self.keys.get(key)) is not None:
-            if first.asked.text != asked.text:
+            if (first.asked.text, first.asked.resumes) != (asked.text, asked.resumes):
                 return refused("turn.key-conflict")
             return self._receipt(first, asked)
         if (asked.session, asked.run) in self.runs:
             return refused("turn.run-reused")
-        live = self.live(session)
-        if live is not None and live.dead:
-            self._reap(live)
+        self._reap_dead(session)
         waiting = self.unfinished(session)
         if waiting and asked.on_busy == "reject":
             return refused("session.busy")
         interrupts = asked.on_busy == "interrupt"
+        if no := self._unresumable(session, asked.resumes, interrupts=interrupts):
+            return no
         # What an interruption ends waits no more: it makes room.
         counted = [] if interrupts else waiting
         owed = [t for t in self.turns.values() if t.session.owner == asked.owner and t.is_owed]
@@ -107,7 +109,7 @@ class TurnModel:
             return refused("session.missing")
         key = (asked.session, asked.key or str(asked.turn))
         if (first := self.keys.get(key)) is not None:
-            if first.asked.text != asked.text:
+            if (first.asked.text, first.asked.resumes) != (asked.text, asked.resumes):
                 return refused("turn.key-conflict")
             if first.id != asked.turn:
                 return refused("turn.duplicate")
@@ -116,14 +118,33 @@ class TurnModel:
             return self._refusal(hold)
         if (asked.session, asked.run) in self.runs:
             return refused("turn.run-reused")
-        live = self.live(session)
-        if live is not None and live.dead:
-            self._reap(live)
+        self._reap_dead(session)
         if self.unfinished(session):
             return refused("session.busy")
+        if no := self._unresumable(session, asked.resumes):
+            return no
         turn = self._insert(session, asked, "running")
         turn.epoch, turn.holder, turn.unleased = 1, hold.worker, not leased
         return ("begun", "opened", *self._open_log(turn, write))
+
+    def _reap_dead(self, session: Session) -> None:
+        live = self.live(session)
+        if live is not None and live.dead:
+            self._reap(live)
+
+    def _unresumable(self, session: Session, n: int | None, *, interrupts: bool = False) -> Answer | None:
+        """Judge a resume by the pure rule over all turns that opened, as an interruption would leave them."""
+        if n is None:
+            return None
+        opened = [t for t in self.turns.values() if t.session is session and t.number is not None]
+        past = [
+            PastTurn(t.number or 0, "user", cast(Any, outcome_of(t, interrupts)), t.asked.resumes)
+            for t in opened
+        ]
+        if (reason := resume_refusal(n, past)) is not None:
+            return refused("turn.not-resumable", reason)
+        unfinished = any(t.number == n and t.outcome is None for t in past)
+        return refused("session.busy") if unfinished else None
 
     def _insert(self, session: Session, asked: Asked, status: str) -> Turn:
         position, after = session.next_position, len(session.log)
@@ -325,7 +346,9 @@ class TurnModel:
     def _open(self, write: Write) -> Answer:
         hold = write.hold
         if not self.may_write(hold):
-            return self._refusal(hold)
+            # A refusal whose answer was lost is told again.
+            told = self.turns[hold.turn].refusal if hold.turn in self.turns else None
+            return told or self._refusal(hold)
         turn = self.turns[hold.turn]
         session = turn.session
         if turn.is_open:
@@ -337,6 +360,11 @@ class TurnModel:
         if turn.late:
             self._expire(turn)
             return refused("turn.closed", "ended")
+        if no := self._unresumable(session, turn.asked.resumes):
+            turn.refusal = no
+            turn.finish("refused", code="turn.not-resumable")
+            self._promote(session)
+            return no
         return ("opened", "opened", *self._open_log(turn, write))
 
     def _append(self, write: Write) -> Answer:
@@ -412,6 +440,11 @@ class TurnModel:
             records=[(s.id, n, *record) for s in sessions for n, record in enumerate(s.log, 1)],
             ledger=[(t.id, name, *t.ledger[name]) for t in _by_id(turns) for name in sorted(t.ledger)],
         )
+
+
+def outcome_of(turn: Turn, interrupts: bool) -> str | None:
+    """How a turn ended, or would by an interruption."""
+    return turn.outcome or ((turn.replied or "cancelled") if interrupts else None)
 
 
 def records_of(write: Write) -> list[tuple[str, str]]:

@@ -60,6 +60,8 @@ class Turn:
     suspect: bool = False
     alive_losses: int = 0
     replied: str | None = None
+    #: What a resume was refused with as it opened.
+    refusal: tuple[object, ...] | None = None
     end: tuple[str, int] | None = None
     ledger: dict[str, tuple[str, str | None]] = field(default_factory=dict)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,8 @@ class Asked:
     priority: int
     revision: str
     has_deadline: bool
+    #: The number of the turn that it continues.
+    resumes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,25 @@ class HeadState:
     next_position: int
     next_number: int
     open: tuple[TurnId, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An inbox item as stored, and the turn that has claimed it."""
+
+    session: SessionId
+    id: str
+    attempts: int
+    turn: TurnId | None
+
+
+@dataclass(frozen=True, slots=True)
+class InboxState:
+    """The items, where each turn comes from, and how many items wait by each head."""
+
+    items: Sequence[Item]
+    origins: Mapping[TurnId, str]
+    waiting: Sequence[tuple[SessionId, int]]
 
 
 @dataclass(frozen=True, slots=True)

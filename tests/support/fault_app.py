@@ -85,11 +85,18 @@ app = App(
             policy=Policy(max_duration_s=2),
         ),
         Agent(
+            name="whole",
+            instructions="You are under test.",
+            tools=[pay],
+            history="whole-turn",
+        ),
+        Agent(
             name="interrupted",
             instructions="You are under test.",
             tools=[pay],
             on_worker_loss="interrupt",
         ),
+        Agent(name="delegating", instructions="You are under test.", task_tools=True),
         Agent(name="twice", instructions="You are under test.", tools=[pay], use=run_twice),
     ]
 )

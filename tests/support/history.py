@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import psycopg
 from psycopg.rows import dict_row
 
+import shared.inbox
 import shared.sessions
 import shared.turns
 from shared.conformance.turn_stage import ended, step
@@ -22,7 +23,10 @@ from tests.support.mutations import mutation
 SQL: Final = {
     **load_statements(Path(shared.sessions.__file__).with_name("queries.sql")),
     **load_statements(Path(shared.turns.__file__).with_name("queries.sql")),
+    **load_statements(Path(shared.inbox.__file__).with_name("queries.sql")),
 }
+#: What opens a user's turn besides its fence and its records.
+OPENING: Final[dict[str, Any]] = {"title": None, "claims": [], "look": False}
 Connection = psycopg.Connection[dict[str, Any]]
 
 
@@ -65,6 +69,9 @@ FILL: Final = (
          SELECT gen_random_uuid(), id, owner, 1, 'user', 'ready', 'f', '{}', 'r',
                 CASE owner WHEN 'far' THEN 'unserved' ELSE '1' END, clock_timestamp() + interval '1 h'
            FROM sessions WHERE owner IN ('deep', 'far')""",
+    """INSERT INTO inbox_items (session_id, id, seq, source, content)
+         SELECT id, 'item', 1, 'mail', 'x' FROM sessions WHERE owner = 'deep'""",
+    "UPDATE sessions SET inbox_waiting = 1 WHERE owner = 'deep'",
 )
 
 
@@ -74,7 +81,7 @@ READ_WHOLE_LOG: Final = mutation(
 )
 COUNT_ALL_TURNS: Final = mutation(
     "room is counted over all turns",
-    "turn_take_ready_v2",
+    "turn_take_ready_v3",
     (
         "(SELECT count(*) FROM turns t WHERE t.owner = p_owner AND t.status = 'running')",
         "(SELECT count(*) FILTER (WHERE t.status = 'running' AND t.owner = p_owner) FROM turns t)",
@@ -116,10 +123,13 @@ def admission(session: str, owner: str) -> dict[str, Any]:
         "priority": 0,
         "deadline": None,
         "max_duration_s": None,
+        "resumes": None,
         "session_max": 100,
         "owner_max": 1_000,
         "is_full": False,
         "attempts_max": 3,
+        "origin": "user",
+        "claims": [],
     }
 
 
@@ -171,7 +181,7 @@ def set_scene(connection: Connection, sizes: Sizes) -> Scene:
         assert row["session_id"] == session
         taken.append(row)
     held, claimed = taken
-    opening = fence_of(held, "open") | {"title": None} | params_of((step(),))
+    opening = fence_of(held, "open") | OPENING | params_of((step(),))
     connection.execute(SQL["open"].text, opening)
     connection.execute(SQL["admit"].text, admission("waiting", "me"))
     return Scene(held, claimed)
@@ -186,7 +196,14 @@ def statements(scene: Scene) -> Mapping[str, tuple[str, dict[str, Any]]]:
     ids: list[UUID] = [scene.held["turn_id"]]
     tokens: list[UUID] = [scene.held["token"]]
     who = {"id": scene.held["turn_id"], "owner": "me"}
-    closing = {"calls": None, "outcome": "completed", "code": None, "failure": None, "usage": "{}"}
+    closing = {
+        "calls": None,
+        "outcome": "completed",
+        "code": None,
+        "failure": None,
+        "usage": "{}",
+        "counts": None,
+    }
     return {
         "admit": ("admit", admission("fresh", "me")),
         "admit behind others": ("admit", admission("waiting", "me")),
@@ -195,12 +212,12 @@ def statements(scene: Scene) -> Mapping[str, tuple[str, dict[str, Any]]]:
         "claim the oldest": ("claim", claim_of("w2", oldest_first=True)),
         "interrupt": ("admit", admission("long", "me") | {"on_busy": "interrupt"}),
         "begin": ("begin", admission("fresh", "me") | beginning() | params_of((step(),))),
-        "open": ("open", fence_of(scene.claimed, "open") | {"title": None} | params_of((step(),))),
+        "open": ("open", fence_of(scene.claimed, "open") | OPENING | params_of((step(),))),
         "append": (
             "append",
             fence_of(scene.held, "a") | appending() | params_of((step(),)),
         ),
-        "end": ("end_turn", fence_of(scene.held, "end") | closing | params_of((ended(),))),
+        "end": ("end", fence_of(scene.held, "end") | closing | params_of((ended(),))),
         "cancel": ("cancel", who | {"attempts_max": 3}),
         "release": ("release", fence_of(scene.held, "") | {"due_in_s": 0.0}),
         "renew": ("renew", {"ids": ids, "tokens": tokens, "lease_s": 60.0}),
@@ -211,6 +228,30 @@ def statements(scene: Scene) -> Mapping[str, tuple[str, dict[str, Any]]]:
         "find_dead": ("find_dead", {"attempts_max": 3, "limit": 50}),
         "find_late": ("find_late", {"limit": 50}),
         "overdue": ("overdue", {"pool": "turns", "older_s": 1.0}),
+        "deliver": ("deliver", delivery("fresh", "me")),
+        "deliver beside a running turn": ("deliver", delivery("long", "me")),
+        "what waits in an inbox": ("waiting_items", {"session": "long", "owner": "me"}),
+        "find inboxes to look at": ("find_due", {"limit": 50}),
+        "recover": ("recover", {"sessions": ["deep 1", "fresh"]}),
+    }
+
+
+def delivery(session: str, owner: str) -> dict[str, Any]:
+    return {
+        "session": session,
+        "owner": owner,
+        "id": str(uuid4()),
+        "source": "mail",
+        "content": "x",
+        "text": "{}",
+        "digest": b"x",
+        "meta": None,
+        "agent": None,
+        "revision": None,
+        "on_worker_loss": None,
+        "max_pending": 20,
+        "attempts_max": 2,
+        "turn_attempts_max": 3,
     }
 
 

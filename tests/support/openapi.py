@@ -16,6 +16,7 @@ TABLES: Final = (
     "turns",
     "records",
     "session_keys",
+    "inbox_items",
     "jobs",
     "memory_documents",
     "memory_versions",
@@ -57,6 +58,7 @@ def filled(path: str, **ids: str) -> str:
         "turn_id": str(uuid.uuid4()),
         "document_id": "profile-1",
         "intent_id": "profile-1",
+        "task_id": "ses_2",
     }
     return path.format_map(unknown | ids)
 

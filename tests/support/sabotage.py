@@ -7,6 +7,8 @@ from typing import Final
 
 import psycopg
 
+from tests.support.mutations import apply, mutation
+
 #: The fence as every function of a holder's write asks for it: the row's own, and the head's.
 _ROW_FENCE: Final = """
 CREATE OR REPLACE FUNCTION turn_fence_holds_v1(p_turn turns, p_epoch bigint, p_token uuid, p_now timestamptz) RETURNS bool
@@ -32,3 +34,17 @@ def take_out_fences(database_url: str) -> None:
                 changed += count
     if changed == 0:
         raise LookupError("no function compares the head's fence")
+
+
+def undo_groups(database_url: str) -> None:
+    """Undo half of the group commits after their members were answered: as if these were acknowledged before COMMIT answers.
+
+    Admissions take as long as on a slow disk, so that others come meanwhile and share a commit at all.
+    """
+    undone = """  END LOOP;
+  IF random() < 0.5 THEN RAISE EXCEPTION 'undone'; END IF;
+EXCEPTION WHEN OTHERS THEN NULL;"""
+    judged = "  v_now := clock_timestamp();"
+    apply(database_url, mutation("groups that are undone", "turn_group_v1", ("  END LOOP;", undone)))
+    slow = (judged, f"  PERFORM pg_sleep(0.2);\n{judged}")
+    apply(database_url, mutation("admissions that take their time", "turn_admit_v3", slow))

@@ -9,7 +9,7 @@ from typing import Any
 
 from shared.domain.ids import WorkerId, new_run_id, new_turn_id
 from shared.host.commits import WriterRules
-from shared.host.port import NewTurn, SessionAddress
+from shared.host.port import InboxTurn, NewTurn, SessionAddress
 from shared.host.sessions import HostSessions
 from shared.host.writer import QueuedTurnWriter
 from shared.sessions.inproc import InprocSessionLog, InprocStore
@@ -47,7 +47,9 @@ class SmallSessions(HostSessions):
         super().__init__(self.log, self.queue, rules=WriterRules(patience_s=0))
 
     @asynccontextmanager
-    async def begin(self, address: SessionAddress, turn: NewTurn) -> AsyncIterator[QueuedTurnWriter]:
+    async def begin(
+        self, address: SessionAddress, turn: NewTurn | InboxTurn
+    ) -> AsyncIterator[QueuedTurnWriter]:
         """Begin a turn, and note its writer."""
         async with super().begin(address, turn) as writer:
             self.writers.append(writer)

@@ -257,6 +257,7 @@ class System:
         [head] = self.query("SELECT seq, tail FROM sessions WHERE id = %s", session)
         tail = first_tail(session)
         ended: set[int] = set()
+        n = 0  # a task that was never opened left nothing in its session
         for n, record in enumerate(self.records(session), start=1):
             assert record["seq"] == n
             assert record_digest(record["kind"], record["data"]) == record["digest"]

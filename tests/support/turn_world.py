@@ -17,11 +17,16 @@ from shared.domain.errors import StoreUnavailable
 from shared.domain.failpoints import Failpoints
 from shared.domain.ids import OwnerId, SessionId, TurnId, WorkerId, new_run_id, new_session_id, new_turn_id
 from shared.feed.port import FeedStats
+from shared.inbox.inproc import InprocInbox
+from shared.inbox.port import Delivered, Delivery
 from shared.leases.fence import Fence
 from shared.models.scripted import ScriptedModel
 from shared.sessions.inproc import InprocSessionLog, InprocStore
 from shared.sessions.log import NewSession
 from shared.sessions.records import Draft, Record, verify_log
+from shared.tasks.inproc import InprocTaskStore
+from shared.tasks.port import TaskLimits
+from shared.turns.admission import TurnAdmission
 from shared.turns.inproc import InprocTurnQueue
 from shared.turns.queue import (
     Admission,
@@ -38,6 +43,8 @@ from shared.turns.queue import (
 )
 from tests.support.virtual_time import loop_clock
 from workers.executor import BoundedExecutor
+from workers.tasks.delivery import ResultDelivery
+from workers.tasks.tools import ModelTasks
 from workers.turns.claims import TurnClaimer
 from workers.turns.holdings import Holding, Holdings
 from workers.turns.runner import TurnRunner
@@ -96,10 +103,17 @@ class FaultyQueue(InprocTurnQueue):
         return claims
 
     async def open(
-        self, claim: Claim, commit_id: str, drafts: Sequence[Draft], *, title: str | None = None
+        self,
+        claim: Claim,
+        commit_id: str,
+        drafts: Sequence[Draft],
+        *,
+        title: str | None = None,
+        claims: Sequence[str] = (),
+        admit: TurnAdmission | None = None,
     ) -> Opened:
         async with self._line("open", commit_id):
-            opened = await super().open(claim, commit_id, drafts, title=title)
+            opened = await super().open(claim, commit_id, drafts, title=title, claims=claims, admit=admit)
             self._note("open", commit_id, drafts if opened.result == "opened" else (), ())
         return opened
 
@@ -249,6 +263,8 @@ class TurnWorld:
         policy: Policy | None = None,
         on_worker_loss: Literal["continue", "interrupt"] = "continue",
         use: Use | None = None,
+        history: Literal["per-step", "whole-turn"] = "per-step",
+        task_tools: bool = False,
     ) -> None:
         self.model = model
         self.agent = Agent(
@@ -258,11 +274,24 @@ class TurnWorld:
             policy=policy or Policy(),
             on_worker_loss=on_worker_loss,
             use=use,
+            history=history,
+            task_tools=task_tools,
         )
         self.store = InprocStore(loop_clock)
         self.queue = FaultyQueue(self.store)
         self.log = InprocSessionLog(self.store)
+        self.inbox = InprocInbox(self.store)
+        self.tasks = InprocTaskStore(self.store)
+        self.admission: TurnAdmission | None = None
         self.session = SessionId("")
+
+    async def deliver(self, item: str, content: str = "", *, agent: str | None = None) -> Delivered:
+        """Deliver an item to the world's session, which the first call makes."""
+        if not self.session:
+            self.session = (await self.log.create(NewSession(new_session_id(), OWNER))).session_id
+        text = content or f"content of {item}"
+        delivery = Delivery(self.session, OWNER, item, "test", text, agent=agent)
+        return await self.inbox.deliver(delivery)
 
     async def admit(self, text: str = "hello", **given: Any) -> TurnId:
         """Admit a turn to the world's session, which the first admission makes."""
@@ -300,18 +329,24 @@ class TurnWorld:
             running_per_owner=256,
             capacity=8,
         )
+        points = failpoints or Failpoints()
         runner = TurnRunner(
             queue=self.queue,
             log=self.log,
-            app=App([self.agent]),
+            inbox=self.inbox,
+            app=App([self.agent], admission=self.admission),
             model=self.model,
             default_model="m-1",
             holdings=holdings,
             executor=BoundedExecutor(4),
-            failpoints=failpoints or Failpoints(),
+            failpoints=points,
             feed=feed,
             hints=hints,
             ring=rings.extend,
+            deliver=ResultDelivery(store=self.tasks, hints=hints, failpoints=points, ring=rings.extend),
+            model_tasks=ModelTasks(
+                store=self.tasks, limits=TaskLimits(), failpoints=points, ring=rings.extend
+            ),
         )
         return WorkerProcess(holdings, claimer, runner, feed, hints, rings)
 

@@ -36,7 +36,7 @@ from shared.domain.ids import OwnerId
 from shared.jobs.queue import JobClaim, Pool
 from shared.leases.watchdog import lease_trusted_for
 from shared.models.embeddings import Embedder
-from shared.models.openai_structured import OpenAIStructuredModel
+from shared.models.structured import StructuredModel
 from shared.settings import DEFAULT_OPENAI_BASE_URL, Settings
 from shared.wakes.names import INDEX, REMEMBER
 from workers.background.serving import HeldJob, JobServer, Pass, PoolPolicy
@@ -55,6 +55,14 @@ ACTIVITY_LEASE_SLACK_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
+class RecallParts:
+    """What gives a turn its transient context, and the loops that go with it."""
+
+    recall: Recall
+    services: tuple[Callable[[], Awaitable[None]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class BackgroundParts:
     """One background pool of a process."""
 
@@ -65,15 +73,14 @@ class BackgroundParts:
 
 def build_recall(
     settings: Settings, policy: MemoryPolicy, stores: WorkerStores, stack: AsyncExitStack
-) -> Recall:
+) -> RecallParts:
     """Return what gives a turn its transient context: direct, keyword and semantic sources, revalidated."""
     store = PostgresMemoryStore(stores.database)
     embedder = open_embedder(settings, stack) if policy.semantic else None
     by_meaning = None
+    services: tuple[Callable[[], Awaitable[None]], ...] = ()
     if embedder is not None:
-        # Loaded beside the start: the first recall has one second and should not spend it on this.
-        warming = asyncio.create_task(_warm(embedder), name="embedder:load")
-        stack.callback(warming.cancel)
+        services = (partial(_keep_warm, embedder),)
         index = PostgresSemanticIndex(stores.database)
         by_meaning = search_by_meaning(index, embedder, timeout_s=policy.recall_timeout_s)
     memory = OwnerMemory(policy, store, store, by_meaning)
@@ -82,7 +89,7 @@ def build_recall(
     async def recall_text(owner: OwnerId, query: str) -> str:
         return (await recall(sources_of(memory, owner, query), limits)).text
 
-    return recall_text
+    return RecallParts(recall_text, services)
 
 
 async def build_activity(
@@ -184,10 +191,15 @@ async def build_index(
     return replace(parts, services=(*parts.services, partial(_owe_missing, index, profile)))
 
 
-async def _warm(embedder: Embedder) -> None:
-    """Embed a word, so that a local model is loaded; what fails here fails again, typed, where it is needed."""
+async def _keep_warm(embedder: Embedder) -> None:
+    """Embed a word, then rest until the drain: the first recall has one second and should not spend it on loading a model.
+
+    A service, so that a worker is ready before: a local model takes about a second of the processor. What fails here
+    fails again, typed, where it is needed.
+    """
     with suppress(TurnkeeperError):
         await embedder.embed(["warm"])
+    await asyncio.Event().wait()
 
 
 async def _owe_missing(index: SemanticIndex, profile: SemanticProfile) -> None:
@@ -237,9 +249,12 @@ def _remembering_store(settings: Settings, stores: WorkerStores) -> PostgresReme
     return PostgresRememberingStore(stores.database, intents_per_owner=settings.pending_intents_per_owner)
 
 
-def _structured_model(settings: Settings, stack: AsyncExitStack) -> OpenAIStructuredModel:
+def _structured_model(settings: Settings, stack: AsyncExitStack) -> StructuredModel:
     if not settings.openai_api_key.get_secret_value():
         raise ConfigError("OPENAI_API_KEY is not set", field="OPENAI_API_KEY")
+    # Its client takes half a second to import, and only one pool of five asks it.
+    from shared.models.openai_structured import OpenAIStructuredModel  # noqa: PLC0415 - loaded late, see above
+
     model = OpenAIStructuredModel(
         base_url=settings.openai_base_url or DEFAULT_OPENAI_BASE_URL,
         api_key=settings.openai_api_key,

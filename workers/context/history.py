@@ -14,6 +14,7 @@ from typing import Final
 from shared.agents import Agent
 from shared.models.types import SystemMessage, UserMessage
 from shared.sessions.records import Record
+from shared.sessions.vocabulary import TurnStarted, read_stored
 from workers.context.estimates import estimate_messages, estimate_tools
 from workers.context.request import declared_tools
 from workers.context.transcript import Transcript, fold
@@ -76,9 +77,18 @@ class _Window:
         """Show the turn whose records were collected, if there is room for it."""
         if self.is_full or not self._turn:
             return
-        turn = fold(reversed(self._turn))
-        self._turn = []
+        records, self._turn = self._turn, []
+        if not _is_kept(records):
+            return
+        turn = fold(reversed(records))
         self._room -= estimate_messages(turn.messages)
         self.is_full = self._room < 0
         if not self.is_full:
             self.transcript = turn.followed_by(self.transcript)
+
+
+def _is_kept(turn: Sequence[Record]) -> bool:
+    """Say whether a turn's records, last first, are remembered: a whole turn's without its reply are not (THR-58)."""
+    if turn[-1].kind != "turn.started" or any(record.kind == "turn.reply" for record in turn):
+        return True
+    return read_stored(TurnStarted, turn[-1]).history != "whole-turn"

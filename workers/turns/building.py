@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from shared.agents import App
 from shared.domain.errors import ConfigError
 from shared.domain.ids import TurnId
-from shared.models.openai_chat import OpenAIChatModel
 from shared.models.port import ChatModel
 from shared.settings import DEFAULT_OPENAI_BASE_URL, Settings
+from shared.tasks.port import TaskLimits
 from shared.wakes.names import ACTIVITY, TURNS
 from workers.executor import BoundedExecutor
 from workers.parts import Room
 from workers.pump import Pump
 from workers.stores import WorkerStores
+from workers.tasks.delivery import ResultDelivery
+from workers.tasks.tools import ModelTasks
 from workers.turns.claims import TurnClaimer
 from workers.turns.holdings import Holding, Holdings
 from workers.turns.runner import Recall, TurnRunner
@@ -56,9 +58,11 @@ async def build_turns(
         # Our own pump hears it first; when it has no room it rings the queue for the workers elsewhere.
         pump.offer([str(one) for one in ids])
 
+    deliver = ResultDelivery(store=stores.tasks, hints=stores.feed, failpoints=stores.failpoints, ring=ring)
     runner = TurnRunner(
         queue=stores.turns,
         log=stores.log,
+        inbox=stores.inbox,
         app=app,
         model=model,
         default_model=settings.model,
@@ -69,6 +73,8 @@ async def build_turns(
         hints=stores.feed,
         ring=ring,
         recall=recall,
+        deliver=deliver,
+        model_tasks=_model_tasks(settings, stores, ring),
         on_end=(lambda: stores.wakes.ring(ACTIVITY)) if app.memory is not None else (lambda: None),
     )
     pump = Pump(
@@ -90,20 +96,31 @@ async def build_turns(
     return TurnParts(pump, holdings, runner, (holdings.renew_for_ever, holdings.watch_for_ever, hear_cancels))
 
 
+def _model_tasks(
+    settings: Settings, stores: WorkerStores, ring: Callable[[Sequence[TurnId]], None]
+) -> ModelTasks:
+    limits = TaskLimits(settings.tasks_max_running, settings.queued_turns_per_owner)
+    return ModelTasks(store=stores.tasks, limits=limits, failpoints=stores.failpoints, ring=ring)
+
+
 def served_revisions(settings: Settings, app: App) -> tuple[str, ...]:
     """Return what this worker serves: what the settings say, else every revision of the app."""
     return settings.served_revisions or app.revisions
 
 
-async def open_model(settings: Settings, app: App, stack: AsyncExitStack) -> ChatModel:
+async def open_model(settings: Settings, app: App | None, stack: AsyncExitStack) -> ChatModel:
     """Return the app's own model, or the configured endpoint's. Raises ``ConfigError`` without a key."""
-    if app.model is not None:
+    if app is not None and app.model is not None:
         return app.model
     key = settings.openai_api_key.get_secret_value()
     if not key:
         raise ConfigError(
             "OPENAI_API_KEY is not set (an endpoint without keys takes any value)", field="OPENAI_API_KEY"
         )
+
+    # Its client takes half a second to import, and a host's own model needs none of it.
+    from shared.models.openai_chat import OpenAIChatModel  # noqa: PLC0415 - loaded late, see above
+
     model = OpenAIChatModel(
         base_url=settings.openai_base_url or DEFAULT_OPENAI_BASE_URL,
         api_key=key,

@@ -33,6 +33,13 @@ class Holding:
     task: asyncio.Task[None] | None = None
     lost: str | None = None
     stepped: bool = False
+    #: Loop time at which the claim was sent.
+    sent_at: float = 0.0
+
+    @property
+    def held_for_s(self) -> float:
+        """Seconds since the claim was sent."""
+        return asyncio.get_running_loop().time() - self.sent_at
 
     def lose(self, reason: str) -> None:
         """Mark the turn as no longer ours and cancel its work at its next await. The first reason stays."""
@@ -107,7 +114,7 @@ class Holdings:
 
     def take(self, claim: Claim, sent_at: float) -> Holding:
         """Hold a claimed turn; its watchdog runs from when the claim was sent."""
-        holding = Holding(claim)
+        holding = Holding(claim, sent_at=sent_at)
         self._held[claim.turn_id] = holding
         self.keeper.keep(claim.turn_id, claim.fence, sent_at, partial(self._note_loss, holding))
         return holding

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
-from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
-
+from shared.agents import Agent
 from shared.domain.errors import Unavailable
+from shared.domain.retrying import retried
 from shared.host.port import TurnWriter
 from shared.host.writer import QueuedTurnWriter
 from shared.sessions.vocabulary import Payload, draft_of
-from shared.turns.queue import CallEntry
+from shared.turns.queue import CallEntry, Claim
 
 T = TypeVar("T")
 
-RETRY_FIRST_S: Final = 0.05
 RETRY_MAX_S: Final = 2.0
 
 
@@ -83,14 +82,39 @@ class ClaimJournal:
         return await self._writer.write(op)
 
 
+class WholeTurnJournal:
+    """Collects what a whole turn under a worker's claim writes, for its closing commit; one object an attempt.
+
+    Nothing is stored before, so there is no ledger either: such a turn is never continued (decision 0020).
+    """
+
+    def __init__(self, writer: QueuedTurnWriter) -> None:
+        self._writer = writer
+        self.collected: list[Payload] = []
+
+    async def append(
+        self, payloads: Sequence[Payload], *, stepped: bool = False, calls: Sequence[CallEntry] = ()
+    ) -> int:
+        """Keep the records; the seq answered is the log's as it stands."""
+        self.collected += payloads
+        return await self._writer.flush()
+
+    async def flush(self) -> int:
+        """See the port."""
+        return await self._writer.flush()
+
+    async def write(self, op: Callable[[], Awaitable[T]]) -> T:
+        """See the port. What the host writes is its own: it stands also when the turn is not kept."""
+        return await self._writer.write(op)
+
+
+def journal_of(agent: Agent, claim: Claim, writer: QueuedTurnWriter) -> StepJournal:
+    """Return where a claimed turn writes: a whole turn collects, unless its row says that another worker may go on with it."""
+    if agent.history == "whole-turn" and claim.on_worker_loss == "interrupt":
+        return WholeTurnJournal(writer)
+    return ClaimJournal(writer)
+
+
 async def until_known(call: Callable[[], Awaitable[T]]) -> T:
     """Return what a call of the store answers, asked again while it is away; the lease's watchdog ends that."""
-    tries = AsyncRetrying(
-        retry=retry_if_exception_type(Unavailable),
-        wait=wait_random_exponential(multiplier=RETRY_FIRST_S, max=RETRY_MAX_S),
-        reraise=True,
-    )
-    async for attempt in tries:
-        with attempt:
-            return await call()
-    raise AssertionError("unreachable: the tries have no end")
+    return await retried(call, when=Unavailable, pause_max_s=RETRY_MAX_S)

@@ -12,15 +12,14 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Final
-
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from typing import Final, Protocol
 
 from shared.agents import Agent, Policy
 from shared.agents.tools import ToolContext
 from shared.agents.turn import RunResult
 from shared.domain.errors import ModelStreamBroken
 from shared.domain.failpoints import Failpoints
+from shared.domain.retrying import retried
 from shared.feed.port import TurnFeed
 from shared.models.port import ChatModel
 from shared.models.types import Finished, ModelResponse, TextDelta
@@ -56,12 +55,24 @@ BROKEN_STREAM_TRIES: Final = 3
 CANCEL_TOOLS_S: Final = 5.0
 
 
+class StepInputs(Protocol):
+    """What a caller lets into a run between its steps; asked after a complete response and its tool batch, never within."""
+
+    def take(self, *, stopping: bool) -> bool:
+        """Take what is to enter now, and say whether there is any; ``stopping``: the run would end here otherwise."""
+        ...
+
+    async def enter(self, progress: Progress) -> Progress:
+        """Record what was taken as entries of the turn, and return where that leads."""
+        ...
+
+
 @dataclass(slots=True, kw_only=True)
 class LoopParts:
     """What every run of a turn's step loop is made of; parts come by argument.
 
     ``recalled`` is transient context of every step: never stored, never in a header. ``ledger`` holds the turn's calls as
-    they were last stored.
+    they were last stored. With ``inputs`` a request's header is a commit of its own, after what entered.
     """
 
     turn: TurnRef
@@ -74,6 +85,7 @@ class LoopParts:
     failpoints: Failpoints
     ledger: dict[str, CallEntry] = field(default_factory=dict)
     recalled: str = ""
+    inputs: StepInputs | None = None
 
 
 @dataclass(slots=True)
@@ -107,7 +119,12 @@ class StepLoop:
                 )
                 if not answer.calls:
                     await self.parts.failpoints.hit("turn.reply-ready")
-                    return self._answered(response)
+                    tail = self._answered(response)
+                    further = await self._goes_on(tail)
+                    if further is None:
+                        return tail
+                    self.progress, response, prepared = further, None, False
+                    continue
                 plans = self._plan(response)
                 await self._store_response(response, plans)
                 self.response = response
@@ -120,10 +137,10 @@ class StepLoop:
             entries = tuple(self._settled_entry(p, finished[p.ordinal]) for p in unsaid)
             if after.step >= self.policy.max_steps:
                 return RunTail(tuple(payloads), self._result(response, after, STEP_CAP), after, entries)
-            header = _header_of(self.parts, after)
+            header = [] if self.parts.inputs is not None else _header_of(self.parts, after)
             await self.parts.journal.append([*payloads, *header], stepped=True, calls=entries)
             await self.parts.failpoints.hit("turn.step-stored")
-            self.progress, response, prepared = after, None, True
+            self.progress, response, prepared = await self._with_inputs(after), None, bool(header)
 
     def step_header(self) -> list[Payload]:
         """Return the records that stand before a model call: the step's start and the request's header."""
@@ -137,20 +154,33 @@ class StepLoop:
         usage = sum_usage([*self.progress.usages, *(r.usage for r in answered)])
         return [*spent, StepEnded(run=run, step=step, status="failed")], usage
 
+    # --- what enters between steps ---------------------------------------------------------------------------
+
+    async def _with_inputs(self, after: Progress) -> Progress:
+        inputs = self.parts.inputs
+        return after if inputs is None or not inputs.take(stopping=False) else await inputs.enter(after)
+
+    async def _goes_on(self, tail: RunTail) -> Progress | None:
+        """Return where the run goes on after an answer, when something enters; None where it ends. A bound ends it too."""
+        inputs = self.parts.inputs
+        is_bounded = tail.result.outcome != "completed" or tail.progress.step >= self.policy.max_steps
+        if inputs is None or is_bounded or not inputs.take(stopping=True):
+            return None
+        await self.parts.journal.append(tail.payloads, stepped=True)
+        self.progress = tail.progress
+        return await inputs.enter(tail.progress)
+
     # --- the model -------------------------------------------------------------------------------------------
 
     async def _ask(self) -> ModelResponse:
         """Stream one answer; a stream that broke after text was shown starts over, which followers see as a reset."""
-        tries = AsyncRetrying(
-            retry=retry_if_exception_type(ModelStreamBroken),
-            stop=stop_after_attempt(BROKEN_STREAM_TRIES),
-            wait=wait_random_exponential(multiplier=0.1, max=2.0),
-            reraise=True,
+        return await retried(
+            self._ask_once,
+            when=ModelStreamBroken,
+            tries=BROKEN_STREAM_TRIES,
+            first_pause_s=0.1,
+            pause_max_s=2.0,
         )
-        async for attempt in tries:
-            with attempt:
-                return await self._ask_once()
-        raise AssertionError("unreachable: the last try raises")
 
     async def _ask_once(self) -> ModelResponse:
         run, step = self.progress.run, self.progress.step

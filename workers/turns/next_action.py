@@ -21,6 +21,7 @@ from shared.sessions.vocabulary import (
     TurnStarted,
     read_stored,
 )
+from shared.sessions.vocabulary_around import BackgroundTaskResult
 from workers.turns.progress import sum_usage
 
 
@@ -36,6 +37,7 @@ class TurnLog:
     started: TurnStarted | None = None
     ended: TurnEnded | None = None
     reply: TurnReply | None = None
+    result: BackgroundTaskResult | None = None
     run: int = 0
     steps: int = 0
     run_calls: int = 0
@@ -76,6 +78,13 @@ class EndWithReply:
 
 
 @dataclass(frozen=True, slots=True)
+class EndWithResult:
+    """A task's result is stored: end the turn as it says, nothing runs (TSK-18)."""
+
+    result: BackgroundTaskResult
+
+
+@dataclass(frozen=True, slots=True)
 class AlreadyEnded:
     """The log says that the turn ended: only its row is to be finished."""
 
@@ -87,11 +96,12 @@ _WHOLE: Final[Mapping[str, tuple[str, type[Payload]]]] = {
     "turn.started": ("started", TurnStarted),
     "turn.ended": ("ended", TurnEnded),
     "turn.reply": ("reply", TurnReply),
+    "task.result": ("result", BackgroundTaskResult),
     "request.prepared": ("header", RequestPrepared),
     "step.response": ("response", StepResponse),
 }
 
-NextAction = Open | AskModel | SettleCalls | EndWithReply | AlreadyEnded
+NextAction = Open | AskModel | SettleCalls | EndWithReply | EndWithResult | AlreadyEnded
 
 
 def read_turn(records: Iterable[Record]) -> TurnLog:
@@ -121,9 +131,11 @@ def is_unsettled(log: TurnLog) -> bool:
 
 
 def next_action(log: TurnLog) -> NextAction:
-    """Decide, in this order: ended; replied; a stored response; not started; the next step."""
+    """Decide, in this order: ended; a task's result or a reply; a stored response; not started; the next step."""
     if log.ended is not None:
         return AlreadyEnded(log.ended)
+    if log.result is not None:
+        return EndWithResult(log.result)
     if log.reply is not None:
         return EndWithReply(log.reply)
     if log.response is not None and is_unsettled(log):

@@ -6,19 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from shared.domain.errors import CorruptRecord
+from shared.domain.errors import CorruptRecord, InboxMoved
+from shared.domain.failpoints import Failpoints
 from shared.domain.ids import SessionId
 from shared.host.port import AdmittedTurn
-from shared.host.writer import QueuedTurnWriter
+from shared.host.writer import QueuedTurnWriter, origin_of
+from shared.inbox.message import message_of, oldest_that_fit
+from shared.inbox.port import Inbox, InboxItem
 from shared.sessions.log import READ_MAX_RECORDS, TITLE_CHARS, SessionLog
 from shared.sessions.records import Record
-from shared.sessions.vocabulary import MEMORY_KINDS, TurnStarted, UserMessage, draft_of
+from shared.sessions.vocabulary import MEMORY_KINDS, Payload, TurnStarted, UserMessage, draft_of
+from shared.turns.admission import TurnAdmission
 from shared.turns.queue import CallEntry, Claim, Opened, TurnQueue
 from workers.context.history import HISTORY_PAGE_RECORDS, read_history, room_for_history
+from workers.context.lineage import LineageReader
 from workers.context.transcript import Transcript, fold
 from workers.turns.body.memory import TurnMemory
 from workers.turns.body.turn import HostTurn
-from workers.turns.journal import until_known
+from workers.turns.journal import WholeTurnJournal, until_known
 from workers.turns.loop import LoopParts, StepLoop
 from workers.turns.next_action import AskModel, NextAction, TurnLog, next_action, read_turn
 from workers.turns.progress import Progress
@@ -39,18 +44,69 @@ class Opener:
 
     queue: TurnQueue
     log: SessionLog
+    inbox: Inbox
+    failpoints: Failpoints
+    admission: TurnAdmission | None = None
 
     async def open(self, claim: Claim, parts: LoopParts, writer: QueuedTurnWriter) -> OpenTurn:
-        """Open the turn, with the first request's header in the same commit when no host's code comes first."""
+        """Open the turn, with the first request's header in the same commit when no host's code comes first.
+
+        An inbox turn claims the oldest items that wait, as many as fit, as it opens. Raises ``NothingPending`` when none does, and
+        ``TurnRefused`` of the host's admission: the row is finished then, and nothing of it is in the log.
+        """
         if claim.number is not None:
             return await self._stand(claim, parts, writer, await writer.open([], title=None))
-        started = started_of(claim)
+        while True:
+            started = await self._first_record(claim)
+            try:
+                return await self._open(claim, parts, writer, started)
+            except InboxMoved:  # another turn took or gave back items meanwhile
+                continue
+
+    async def open_bare(self, claim: Claim, writer: QueuedTurnWriter, *, whole: bool) -> None:
+        """Open the turn for its end alone, or take it over; ``whole`` says that it would have been kept as a whole."""
+        while True:
+            started = None if claim.number is not None else await self._first_record(claim)
+            try:
+                await self._send(claim, writer, _as_whole(started) if whole and started else started)
+            except InboxMoved:
+                continue
+            return
+
+    async def _first_record(self, claim: Claim) -> TurnStarted:
+        if claim.origin != "inbox":
+            return started_of(claim)
+        items = await until_known(partial(self.inbox.waiting, claim.session_id, claim.owner))
+        await self.failpoints.hit("inbox.read")
+        return started_of(claim, oldest_that_fit(items))
+
+    async def _send(
+        self,
+        claim: Claim,
+        writer: QueuedTurnWriter,
+        started: TurnStarted | None,
+        header: Sequence[Payload] = (),
+    ) -> Opened:
+        if started is None:
+            return await writer.open([], title=None)
+        return await writer.open(
+            [draft_of(p) for p in (started, *header)],
+            title=title_of(started),
+            claims=started.claimed,
+            admit=None if claim.origin == "user" else self.admission,
+        )
+
+    async def _open(
+        self, claim: Claim, parts: LoopParts, writer: QueuedTurnWriter, started: TurnStarted
+    ) -> OpenTurn:
+        whole = isinstance(parts.journal, WholeTurnJournal)
+        started = _as_whole(started) if whole else started
         history = await self._history(claim, parts, started)
         # The number is given by the database as it opens; nothing in the first header depends on it.
         progress = Progress(history.with_user(started.entry, started.user_message.text), number=0)
-        prepared = parts.agent.use is None
+        prepared = parts.agent.use is None and not whole
         header = StepLoop(parts, parts.agent.policy, progress).step_header() if prepared else []
-        opened = await writer.open([draft_of(p) for p in (started, *header)], title=title_of(started))
+        opened = await self._send(claim, writer, started, header)
         if opened.result != "opened":
             return await self._stand(claim, parts, writer, opened)
         action = AskModel(0, prepared=prepared)
@@ -111,19 +167,19 @@ class Opener:
     async def _history(
         self, claim: Claim, parts: LoopParts, started: TurnStarted, *, before: int | None = None
     ) -> Transcript:
-        """Read what of the earlier turns this one shows: the same on every attempt, the log before it does not change."""
-        return await read_history(
-            lambda seq: until_known(
+        """Read what of the earlier turns, inherited ones too, this one shows: the same on every attempt."""
+        reader = LineageReader(
+            claim.session_id,
+            lambda session, seq: until_known(
                 partial(
-                    self.log.read_back,
-                    claim.session_id,
-                    before=seq,
-                    limit=HISTORY_PAGE_RECORDS,
-                    kinds=MEMORY_KINDS,
+                    self.log.read_back, session, before=seq, limit=HISTORY_PAGE_RECORDS, kinds=MEMORY_KINDS
                 )
             ),
-            room_tokens=room_for_history(parts.agent, started.user_message.text),
-            before=before,
+            lambda session: until_known(partial(self.log.head, session, claim.owner)),
+            may_inherit=claim.inherits is not False,
+        )
+        return await read_history(
+            reader, room_tokens=room_for_history(parts.agent, started.user_message.text), before=before
         )
 
     async def _read_turn(self, session_id: SessionId, opened: Opened) -> list[Record]:
@@ -138,23 +194,30 @@ class Opener:
         return records
 
 
-def started_of(claim: Claim) -> TurnStarted:
-    """Return the record that opens a claimed turn."""
+def started_of(claim: Claim, items: Sequence[InboxItem] = ()) -> TurnStarted:
+    """Return the record that opens a claimed turn; an inbox turn's message is made of ``items`` (INB-08)."""
+    message = {"text": message_of(items)} if claim.origin == "inbox" else claim.message or {"text": ""}
     return TurnStarted(
         turn_id=str(claim.turn_id),
         run_id=claim.run_id,
         entry=f"{claim.run_id}:0",
-        origin="user",
+        origin=origin_of(claim.origin),
         key=claim.key,
-        user_message=UserMessage.model_validate(claim.message or {"text": ""}),
+        user_message=UserMessage.model_validate(message),
+        claimed=[item.id for item in items],
         command=None if claim.command is None else dict(claim.command),
         meta=None if claim.meta is None else dict(claim.meta),
+        resumes=claim.resumes,
     )
 
 
+def _as_whole(started: TurnStarted) -> TurnStarted:
+    return started.model_copy(update={"history": "whole-turn"})
+
+
 def title_of(started: TurnStarted) -> str | None:
-    """Return the title that a session without one gets from its first message."""
-    return started.user_message.text[:TITLE_CHARS] or None
+    """Return the title that a session without one gets from its user's first message; what others wrote gives none."""
+    return None if started.origin != "user" else started.user_message.text[:TITLE_CHARS] or None
 
 
 def admitted_of(claim: Claim, started: TurnStarted, number: int) -> AdmittedTurn:

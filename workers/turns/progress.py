@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from shared.agents.turn import RunResult
 from shared.domain.ids import OwnerId, RunId, SessionId, TurnId
 from shared.models.types import Usage
-from shared.sessions.vocabulary import MemoryMessage, MemoryToolResult, Payload
+from shared.sessions.vocabulary import MemoryMessage, MemoryToolResult, Payload, TurnEnded
 from shared.turns.queue import CallEntry, Ending
 from workers.context.transcript import Transcript
 
@@ -85,6 +85,12 @@ class Closing:
     payloads: tuple[Payload, ...]
     ending: Ending
     calls: tuple[CallEntry, ...] = ()
+
+    def kept_whole(self, collected: Sequence[Payload]) -> Closing:
+        """Return the closing commit of a whole turn: with all that it collected, or with its end alone (THR-58)."""
+        if self.ending.outcome in ("completed", "partial"):
+            return replace(self, payloads=(*collected, *self.payloads), calls=())
+        return replace(self, payloads=tuple(p for p in self.payloads if isinstance(p, TurnEnded)), calls=())
 
 
 def usage_fields(usage: Usage) -> dict[str, int]:

@@ -23,9 +23,12 @@ from shared.domain.errors import (
     Broken,
     Defect,
     FenceLost,
+    NothingPending,
+    NotResumable,
     SessionBusy,
+    TurnClosed,
     TurnkeeperError,
-    TurnTimeout,
+    TurnRefused,
     Unavailable,
     describe_error,
 )
@@ -35,23 +38,30 @@ from shared.feed.port import ChangeHints, FeedWriter, TurnFeed
 from shared.host.commits import WriterEars
 from shared.host.endings import INTERRUPTED_CODE, HostFailure, turn_ending_of
 from shared.host.writer import QueuedTurnWriter, closed_error
+from shared.inbox.port import Inbox
 from shared.models.port import ChatModel
 from shared.sessions.log import SessionLog
 from shared.sessions.vocabulary import TurnEnded, TurnReply, draft_of
 from shared.turns.queue import Claim, Ended, Ending, Outcome, TurnQueue
 from workers.cancellation import is_cancelled
 from workers.executor import BoundedExecutor
+from workers.tasks.delivery import ResultDelivery
+from workers.tasks.results import time_to_execute, with_result
+from workers.tasks.tools import ModelTasks
 from workers.turns.body.lifecycle import NoReactions, run_body
 from workers.turns.body.turn import HostTurn
 from workers.turns.holdings import Holding, Holdings
-from workers.turns.journal import ClaimJournal
+from workers.turns.journal import WholeTurnJournal, journal_of
 from workers.turns.loop import LoopParts
-from workers.turns.next_action import AlreadyEnded, EndWithReply
-from workers.turns.opening import Opener, OpenTurn, started_of, title_of
+from workers.turns.next_action import AlreadyEnded, EndWithReply, EndWithResult
+from workers.turns.opening import Opener, OpenTurn
 from workers.turns.progress import Closing, TurnRef
 from workers.turns.step_records import closing_of
 
 _log: Final = logging.getLogger(__name__)
+
+#: What the queue refuses to open a turn with: its row has been seen to.
+_NOT_OPENED: Final = (SessionBusy, NothingPending, NotResumable, TurnRefused)
 
 #: How long a drain that began while a turn's end was being written waits for it.
 END_WHEN_CANCELLED_S: Final = 3.0
@@ -77,11 +87,13 @@ class TurnRunner:
 
     ``ring`` is called with ids that became ready. Followers are told of every commit through ``hints``. ``recall`` gives
     the transient context of a turn from its owner and message; what it cannot give is left out, it fails no turn.
-    ``on_end`` is called after a turn's end was committed: its session is due for the activity processors.
+    ``on_end`` is called after a turn's end was committed: its session is due for the activity processors. ``deliver``
+    tells a parent what its task came to, once the task's turn ended; ``model_tasks`` gives agents their tools for tasks.
     """
 
     queue: TurnQueue
     log: SessionLog
+    inbox: Inbox
     app: App
     model: ChatModel
     default_model: str
@@ -93,6 +105,8 @@ class TurnRunner:
     ring: Callable[[Sequence[TurnId]], None]
     recall: Recall | None = None
     on_end: Callable[[], None] = lambda: None
+    deliver: ResultDelivery | None = None
+    model_tasks: ModelTasks | None = None
     counts: RunnerCounts = field(default_factory=RunnerCounts)
 
     async def run(self, holding: Holding) -> None:
@@ -102,15 +116,22 @@ class TurnRunner:
         """
         claim = holding.claim
         holding.task = asyncio.current_task()
+        has_ended = False
         try:
             if holding.lost is None:
                 await self.failpoints.hit("turn.claimed")
                 await self._attempt(holding)
+                has_ended = True
         except FenceLost as error:
             self.counts.stale_writes_refused += 1
             _log.info("a write was refused: %s", error, extra=_about(claim) | {"code": error.code})
+            has_ended = isinstance(error, TurnClosed)
         except SessionBusy as error:
             _log.error("another turn was open at opening: %s", error, extra=_about(claim))
+        except (NothingPending, NotResumable, TurnRefused) as error:
+            _log.info("a turn was refused at opening: %s", error, extra=_about(claim) | {"code": error.code})
+            self.ring([])  # what waited behind it may be ready now
+            has_ended = True
         except asyncio.CancelledError:
             if holding.lost is None:
                 await self._hand_back(claim)
@@ -120,6 +141,8 @@ class TurnRunner:
             raise
         finally:
             self.holdings.drop(holding)
+        if has_ended and self.deliver is not None:
+            await self.deliver.after_end(claim)
 
     # --- one attempt -----------------------------------------------------------------------------------------
 
@@ -128,14 +151,18 @@ class TurnRunner:
         writer = self._writer(claim)
         feed = self.feed.writer(claim.turn_id, claim.fence.epoch)
         turn: HostTurn | None = None
+        whole: WholeTurnJournal | None = None
         try:
             try:
-                parts = self._parts(claim, self.app.agent(claim.agent), writer, feed)
+                parts = self._parts(claim, self._agent(claim), writer, feed)
+                whole = parts.journal if isinstance(parts.journal, WholeTurnJournal) else None
                 opened = await self._opener.open(claim, parts, writer)
                 turn = opened.turn
                 self.counts.taken_over += opened.taken_over
                 await self.failpoints.hit("turn.opened")
-                closing = await self._close(claim, opened, parts)
+                closing = await self._close(holding, opened, parts)
+                if whole is not None:
+                    closing = closing.kept_whole(whole.collected)
                 ended = await self._end(holding, writer, closing)
             except (Exception, BaseExceptionGroup, asyncio.CancelledError) as error:
                 # Whatever escapes a turn is stored as its end (decision 3); a cancellation that is not ours too: taken for
@@ -144,9 +171,9 @@ class TurnRunner:
                     raise
                 if writer.reason is not None:  # whatever a body made of it
                     raise closed_error(claim, writer.reason) from error
-                if writer.opened is None and isinstance(error, SessionBusy):
+                if writer.opened is None and isinstance(error, _NOT_OPENED):
                     raise
-                closing = await self._failure(claim, writer, turn, error)
+                closing = await self._failure(claim, writer, turn, error, whole=whole is not None)
                 ended = await self._end(holding, writer, closing)
             feed.close(ended=True)
         finally:
@@ -160,7 +187,13 @@ class TurnRunner:
 
     @property
     def _opener(self) -> Opener:
-        return Opener(queue=self.queue, log=self.log)
+        return Opener(
+            queue=self.queue,
+            log=self.log,
+            inbox=self.inbox,
+            failpoints=self.failpoints,
+            admission=self.app.admission,
+        )
 
     def _writer(self, claim: Claim) -> QueuedTurnWriter:
         ears = WriterEars(
@@ -169,41 +202,53 @@ class TurnRunner:
         )
         return QueuedTurnWriter(self.queue, self.log, claim, ears=ears)
 
+    def _agent(self, claim: Claim) -> Agent:
+        agent = self.app.agent(claim.agent)
+        return agent if self.model_tasks is None else self.model_tasks.equip(agent, claim)
+
     def _parts(self, claim: Claim, agent: Agent, writer: QueuedTurnWriter, feed: TurnFeed) -> LoopParts:
         return LoopParts(
             turn=TurnRef(claim.session_id, claim.owner, claim.turn_id, claim.run_id),
             agent=agent,
             model_name=agent.model or self.default_model,
             model=self.app.model or self.model,
-            journal=ClaimJournal(writer),
+            journal=journal_of(agent, claim, writer),
             feed=feed,
             executor=self.executor,
             failpoints=self.failpoints,
         )
 
-    async def _close(self, claim: Claim, opened: OpenTurn, parts: LoopParts) -> Closing:
+    async def _close(self, holding: Holding, opened: OpenTurn, parts: LoopParts) -> Closing:
         """Do what :func:`next_action` says, within the turn's time; return the closing commit."""
-        turn = opened.turn
+        claim, turn = holding.claim, opened.turn
+        left_s, late = time_to_execute(claim, parts.agent.policy, held_for_s=holding.held_for_s)
         try:
-            async with asyncio.timeout(_time_left(claim)) as limit:
+            async with asyncio.timeout(left_s) as limit:
                 match opened.action:
                     case AlreadyEnded(ended):
                         return Closing((), Ending(ended.reason, ended.code, ended.failure, turn.usage))
                     case EndWithReply(reply):
                         ending = Ending(reply.outcome, usage=turn.usage)
-                        return Closing((TurnEnded(reason=reply.outcome),), ending)
+                        return with_result(
+                            Closing((TurnEnded(reason=reply.outcome),), ending), claim, reply=reply
+                        )
+                    case EndWithResult(result):
+                        ending = Ending(result.outcome, result.code, result.failure, turn.usage)
+                        end = TurnEnded(reason=result.outcome, code=result.code, failure=result.failure)
+                        return Closing((end,), ending)
                 parts.recalled = await self._recall(claim, turn.user_message.text)
                 await turn.turn_memory.persist_message()
                 if parts.agent.use is None:
-                    return closing_of(await turn.run_once())
+                    return with_result(closing_of(await turn.run_once()), claim)
                 outcome, _ = await run_body(partial(parts.agent.use, turn), turn.tasks, NoReactions())
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise TurnTimeout(f"the turn took longer than {claim.max_duration_s:g} s") from error
+            raise late from error
         await self.failpoints.hit("turn.reply-ready")
         reply = turn.turn_memory.reply_of(outcome)
-        return Closing((reply, TurnEnded(reason=reply.outcome)), Ending(reply.outcome, usage=turn.usage))
+        ending = Ending(reply.outcome, usage=turn.usage)
+        return with_result(Closing((reply, TurnEnded(reason=reply.outcome)), ending), claim)
 
     async def _recall(self, claim: Claim, text: str) -> str:
         """Return what memory adds to this turn's prompt; the empty text when it has nothing or cannot be asked."""
@@ -228,27 +273,30 @@ class TurnRunner:
         return ""
 
     async def _failure(
-        self, claim: Claim, writer: QueuedTurnWriter, turn: HostTurn | None, error: BaseException
+        self,
+        claim: Claim,
+        writer: QueuedTurnWriter,
+        turn: HostTurn | None,
+        error: BaseException,
+        *,
+        whole: bool,
     ) -> Closing:
         """Return the closing commit of a failed turn: a reply without text, the stable code, calls left open unknown.
 
-        A turn that failed before it could be opened is opened for it, so that its end has a place in the log.
+        A turn that failed before it could be opened is opened for it, so that its end has a place in the log. Of a turn
+        that would have been kept as a whole its end alone is kept.
         """
         payloads, usage = ([], {}) if turn is None else turn.cut_short()
         ending = turn_ending_of(_as_ours(error), usage)
         if not isinstance(error, TurnkeeperError):
             _log.error("a turn failed: %s", ending.code, extra=_about(claim), exc_info=error)
         if writer.opened is None:
-            started = [] if claim.number is not None else [started_of(claim)]
-            title = title_of(*started) if started else None
-            await writer.open([draft_of(p) for p in started], title=title)
+            await self._opener.open_bare(claim, writer, whole=whole)
         open_calls = await self._opener.open_calls(claim)
         end = TurnEnded(reason=ending.outcome, code=ending.code, failure=ending.failure)
-        return Closing(
-            (*payloads, TurnReply(outcome="failed"), end),
-            ending,
-            tuple(open_calls),
-        )
+        reply = TurnReply(outcome="failed")
+        closing = with_result(Closing((*payloads, reply, end), ending, tuple(open_calls)), claim)
+        return closing.kept_whole(()) if whole else closing
 
     # --- ends ------------------------------------------------------------------------------------------------
 
@@ -308,13 +356,6 @@ def _as_ours(error: BaseException) -> BaseException:
     if isinstance(error, TurnkeeperError | HostFailure):
         return error
     return Defect(describe_error(error))
-
-
-def _time_left(claim: Claim) -> float | None:
-    """Seconds that the turn may still take, counted from its first open by the database's clock."""
-    if claim.max_duration_s is None:
-        return None
-    return max(0.0, claim.max_duration_s - (claim.open_for_s or 0.0))
 
 
 def _about(claim: Claim) -> dict[str, object]:

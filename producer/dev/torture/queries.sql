@@ -15,7 +15,7 @@ SELECT id, session_id, status FROM turns WHERE status IN ('queued', 'ready', 'ru
 SELECT id FROM turns WHERE status IN ('ended', 'cancelled', 'refused', 'expired') ORDER BY ended_at DESC LIMIT 20
 
 -- name: turns
-SELECT id, session_id, owner, key, number, status, outcome, code, message, run_id, attempts, epoch FROM turns ORDER BY id
+SELECT id, session_id, owner, origin, key, number, status, outcome, code, message, run_id, attempts, epoch FROM turns ORDER BY id
 
 -- name: unsettled_calls
 -- Calls that a turn with a reply left without a result. A turn that was ended from outside owes none.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from producer.dev.torture.judge import Judgement
+from producer.dev.torture.judging.judgement import Judgement
 from producer.dev.torture.schedule import Fault
 
 #: From this length on a run must have met every kind of fault, and refused stale writes.
@@ -72,8 +72,15 @@ class Report:
             "doubled_turns": len(judged.doubled_turns),
             "doubled_replies": len(judged.doubled_replies),
             "doubled_effects": len(judged.doubled_effects),
+            "doubled_items": len(judged.doubled_items),
+            "doubled_tasks": len(judged.doubled_tasks),
             "missing_effects": len(judged.missing_effects),
             "log_errors": len(judged.log_errors),
+            "delivered": judged.delivered,
+            "items_answered": judged.answered,
+            "items_dropped": judged.dropped,
+            "tasks": judged.tasks,
+            "tasks_cancelled": judged.tasks_cancelled,
             "followed": self.followed,
             "reconnects": self.reconnects,
             "follow_errors": len(judged.follow_errors),
@@ -113,6 +120,8 @@ class Report:
             ("doubled turns", judged.doubled_turns),
             ("doubled replies", judged.doubled_replies),
             ("doubled effects", judged.doubled_effects),
+            ("doubled items", judged.doubled_items),
+            ("doubled tasks", judged.doubled_tasks),
             ("results without an effect", judged.missing_effects),
             ("errors in logs", judged.log_errors),
             ("errors of followers", judged.follow_errors),
@@ -138,6 +147,8 @@ class Report:
             judged.doubled_turns,
             judged.doubled_replies,
             judged.doubled_effects,
+            judged.doubled_items,
+            judged.doubled_tasks,
             judged.missing_effects,
             judged.log_errors,
             judged.follow_errors,

@@ -21,8 +21,10 @@ from producer.dev.stop_signals import stop_signals
 from producer.dev.torture.app import JOURNAL
 from producer.dev.torture.crew import Crew, build_crew
 from producer.dev.torture.faults import Injector
-from producer.dev.torture.judge import Judgement, judge
-from producer.dev.torture.load import SESSIONS_A_CLIENT, Client, Notes
+from producer.dev.torture.judging.judgement import Judgement
+from producer.dev.torture.judging.whole import judge
+from producer.dev.torture.load.client import SESSIONS_A_CLIENT, Client
+from producer.dev.torture.load.notes import Notes
 from producer.dev.torture.postgres import PostgresTables
 from producer.dev.torture.report import WHOLE_RUN_S, Report
 from producer.dev.torture.schedule import plan_faults

@@ -9,10 +9,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from shared.conformance.check import ConformanceCheck
-from shared.conformance.sessions import begins, doors, holders, writers
+from shared.conformance.sessions import begins, doors, holders, inboxes, resumes, writers
 from shared.conformance.sessions.stage import SessionsSubject
 
-CHECKS: Final = (*begins.CHECKS, *writers.CHECKS, *doors.CHECKS, *holders.CHECKS)
+CHECKS: Final = (
+    *begins.CHECKS,
+    *resumes.CHECKS,
+    *writers.CHECKS,
+    *doors.CHECKS,
+    *holders.CHECKS,
+    *inboxes.CHECKS,
+)
 
 
 def sessions_conformance(subject: SessionsSubject) -> Sequence[ConformanceCheck]:

@@ -98,6 +98,20 @@ class HomeInUse(Conflict):
     title = "Home folder is in use"
 
 
+class NothingPending(Conflict, TurnBeginError):
+    """No item waits that an inbox turn could claim; the turn did not open (INB-10)."""
+
+    code = "inbox.empty"
+    title = "Inbox is empty"
+
+
+class InboxMoved(Conflict, TurnBeginError):
+    """The opening turn names other items than the oldest that wait: read them again, and repeat (INB-07)."""
+
+    code = "inbox.moved"
+    title = "Inbox moved on"
+
+
 class LeaseHeld(Conflict):
     """The lease is another holder's; ``expires_in_s`` says for how long at most."""
 

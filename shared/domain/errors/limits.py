@@ -12,6 +12,20 @@ class QueueFull(Exhausted):
     title = "Too many queued turns"
 
 
+class InboxFull(Exhausted):
+    """As many items wait in the session's inbox as may; nothing was stored (INB-03)."""
+
+    code = "inbox.full"
+    title = "Inbox is full"
+
+
+class CommandsFull(Exhausted):
+    """A queue of steering and follow-ups holds as many as it may; nothing was added."""
+
+    code = "turn.commands-full"
+    title = "Too many commands wait"
+
+
 class RateLimited(Exhausted):
     """The owner writes faster than its rate; nothing was read or stored (API-17, DST-16)."""
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pytest
 
-from producer.sse import EventStream, project
+from producer.sse import CHUNK_BYTES, EventStream, project
 from shared.domain.errors import CorruptRecord
 from shared.domain.ids import SessionId, new_turn_id
 from shared.feed.entries import (
@@ -253,6 +253,27 @@ async def test_a_stream_that_ends_completes_the_response() -> None:
     assert b"content-length" not in browser.headers
 
 
+async def test_events_that_are_ready_together_leave_in_one_piece() -> None:
+    pieces = 0
+
+    async def count() -> None:
+        nonlocal pieces
+        pieces += 1
+
+    source, browser = Source(), Browser(count)
+    for n in range(1, 9):
+        source.queue.put_nowait(record("step.started", {}, seq=n))
+    task = browser.run(EventStream(source.events()))
+    await browser.until(b"id: 8")
+    assert pieces == 1
+    source.queue.put_nowait(record("step.started", {}, seq=9))
+    await browser.until(b"id: 9")
+    assert pieces == 2
+    source.queue.put_nowait(None)
+    await asyncio.wait_for(task, 5)
+    assert [f.id for f in frames_of(browser.body.decode())] == list(range(1, 10))
+
+
 @pytest.mark.behaviour("API-05")
 async def test_a_silent_stream_is_kept_open_by_comments() -> None:
     source, browser = Source(), Browser(at_once)
@@ -287,11 +308,12 @@ async def test_a_reader_that_leaves_ends_what_its_stream_holds() -> None:
 @pytest.mark.behaviour("FOL-15")  # field case D08
 async def test_a_reader_that_takes_nothing_is_dropped_and_nothing_piles_up_for_it() -> None:
     source, browser = Source(), Browser(never)
+    size = CHUNK_BYTES // 4
     for n in range(100):
-        source.queue.put_nowait(record("step.started", {}, seq=n))
+        source.queue.put_nowait(record("step.started", {"x": "x" * size}, seq=n))
     await asyncio.wait_for(browser.run(EventStream(source.events(), stall_s=0.05)), 5)
     assert source.is_closed and not browser.is_complete
-    assert source.taken == 1
+    assert source.taken * size <= CHUNK_BYTES
 
 
 @pytest.mark.behaviour("FOL-15")  # field case D08

@@ -65,6 +65,10 @@ def test_a_message_is_text_or_an_object_with_text(message: Any) -> None:
     ("fields", "place"),
     [
         ({"resumes": "x"}, ("resumes",)),
+        ({"resumes": 1}, ("resumes",)),
+        ({"resumes": ""}, ("resumes",)),
+        ({"resumes": ["x"]}, ("resumes",)),
+        ({"resumes": "{5b1ba4ae-0000-4000-8000-000000000000}"}, ("resumes",)),
         ({"images": []}, ("images",)),
         ({"message": {"text": "x", "images": []}}, ("message", "images")),
         ({"message": ""}, ("message", "text")),

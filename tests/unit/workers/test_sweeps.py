@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
 from shared.conformance.turn_stage import seen
-from shared.domain.errors import LeaseHeld, StoreUnavailable
+from shared.domain.errors import LeaseHeld, StoreUnavailable, TurnRefused
 from shared.domain.ids import WorkerId
 from shared.leases.inproc import InprocLeases, LeaseTable
 from shared.leases.port import NamedLease
 from shared.models.scripted import ScriptedModel
-from shared.turns.inproc_rows import TurnTables
+from shared.turns.admission import TurnToAdmit
+from shared.turns.inproc.rows import TurnTables
+from shared.turns.queue import INBOX_RETRY_S
 from shared.wakes.inproc import InprocWakes
 from tests.support.turn_world import LEASE_S, TurnWorld
 from tests.support.virtual_time import loop_clock, virtual_time
-from workers.sweeps import BATCH, BATCHES_MAX, FORGET_WORKERS_S, Sweep, Sweeps, turn_sweeps
+from workers.sweeps import BATCH, BATCHES_MAX, FORGET_WORKERS_S, Sweep, Sweeps, inbox_sweep, turn_sweeps
 
 EVERY_S = 5.0
 SWEEP_LEASE_S = 15.0
@@ -260,7 +262,10 @@ class Upkeep:
     def __init__(self, world: TurnWorld) -> None:
         self.wakes = InprocWakes()
         self.changed: list[str] = []
-        found = turn_sweeps(world.queue, self.wakes, on_change=self.changed.append)
+        found = (
+            *turn_sweeps(world.queue, self.wakes, on_change=self.changed.append),
+            inbox_sweep(world.inbox, self.wakes),
+        )
         self.acts = {sweep.name: sweep.act for sweep in found}
 
 
@@ -312,6 +317,48 @@ async def test_rows_past_their_deadline_are_ended_batch_by_batch_and_a_pass_has_
     assert (first.status, first.code) == ("expired", "turn.deadline")
     assert upkeep.wakes.rings == [("turns", ())]
     assert BATCHES_MAX * BATCH >= 1_000
+
+
+@virtual_time
+@pytest.mark.behaviour("INB-30", "INB-35")
+async def test_items_whose_turn_the_host_refused_get_another_one_and_it_is_rung() -> None:
+    world = TurnWorld(ScriptedModel(["seen"]))
+    world.admission = Refuses()
+    upkeep, process = Upkeep(world), world.process()
+    await world.deliver("a")
+    await process.run()
+    assert await upkeep.acts["inbox.recover"]() == 0  # not at once
+    await asyncio.sleep(INBOX_RETRY_S)
+    assert await upkeep.acts["inbox.recover"]() == 1
+    world.admission = None
+    [(_, [rung])] = upkeep.wakes.rings
+    holding = await world.process().run()
+    assert str(holding.claim.turn_id) == rung
+    assert world.kinds()[-1] == "turn.ended"
+    assert await upkeep.acts["inbox.recover"]() == 0
+
+
+@virtual_time
+@pytest.mark.behaviour("INB-35")
+async def test_sessions_whose_turns_are_not_over_hide_none_behind_them_from_the_sweep() -> None:
+    world = TurnWorld(ScriptedModel([]))
+    for _ in range(BATCH):
+        world.session = type(world.session)("")
+        await world.admit()
+        await world.deliver("a")
+    world.session = type(world.session)("")
+    owed = await world.deliver("a")
+    await asyncio.sleep(3_601)
+    upkeep = Upkeep(world)
+    assert await upkeep.acts["inbox.recover"]() == 1
+    assert upkeep.wakes.rings == [("turns", (str(owed.turn_id),))]
+
+
+class Refuses:
+    """An admission that admits nothing."""
+
+    async def admit(self, turn: TurnToAdmit, proceed: Callable[[], Awaitable[None]]) -> None:
+        raise TurnRefused("not now", session=turn.session_id, reason="draining")
 
 
 @virtual_time

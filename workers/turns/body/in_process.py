@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from shared.agents import Agent, Turn, TurnOutcome, TurnResult, Use
-from shared.domain.errors import InvalidInput, TurnClosed, TurnkeeperError, code_of
+from shared.domain.errors import ConfigError, InvalidInput, TurnClosed, TurnkeeperError, code_of
 from shared.domain.failpoints import Failpoints
 from shared.feed.port import FeedWriter, TurnFeed
 from shared.host.endings import defects_as_failures, our_code, turn_ending_of
@@ -18,7 +18,9 @@ from shared.host.port import AdmittedTurn, NewTurn, SessionAddress, Sessions, Tu
 from shared.models.port import ChatModel
 from shared.sessions.log import SessionLog
 from shared.sessions.vocabulary import MEMORY_KINDS, TurnStarted, UserMessage
+from shared.turns.resume import is_turn_number, resume_key
 from workers.context.history import HISTORY_PAGE_RECORDS, read_history, room_for_history
+from workers.context.lineage import LineageReader
 from workers.executor import BoundedExecutor
 from workers.turns.body.lifecycle import NoReactions, Reactions, TurnEnds, guard_turn
 from workers.turns.body.memory import Publish, TakeMessage, TurnMemory, publish_to_nobody, take_nowhere
@@ -60,15 +62,23 @@ async def run_turn(
     """Run one turn of an agent here and return what it came to.
 
     A ``NewTurn`` is begun in ``session`` and ended by this call; what keeps it from beginning is raised itself
-    (``TurnBeginError``), before anything is opened or run. A ``TurnWriter`` was begun by the host, who ends it after its
+    (``TurnBeginError``), before anything is opened or run. One that resumes turn ``n`` has the key ``resume:<n>`` unless it
+    is given one: a second try of the same resume is its duplicate (RSM-38). A ``TurnWriter`` was begun by the host, who ends it after its
     own closing records. ``use`` stands for the agent's own body. Raises what the turn failed with, the host's own errors
     unchanged; ``TurnClosed`` with its reason when someone else closed the turn; and, of a turn that was begun here and
     succeeded, whatever kept its end from being stored.
     """
+    if agent.history == "whole-turn":
+        raise ConfigError(
+            "a host's own turn is kept step by step: admit it to the queue, or run it in persistent_sessions",
+            field="agent.history",
+        )
     if not isinstance(turn, NewTurn):
         return await _Running(agent, turn, services, use).run()
     if session is None:
         raise InvalidInput("a new turn needs a session to begin in", field="session", bound="an address")
+    if turn.key is None and is_turn_number(turn.resumes):
+        turn = replace(turn, key=resume_key(turn.resumes))
     async with services.sessions.begin(session, turn) as writer:
         return await _Running(agent, writer, services, use).run_and_end()
 
@@ -100,7 +110,7 @@ class _Running:
             await self._try_to_end(error)
             raise
         ended = await self._writer.end(turn_ending_of(_outcome_of(result), result.usage))
-        return replace(result, pending=ended.pending)
+        return replace(result, pending=ended.pending, session_id=self._writer.session.id)
 
     async def run(self) -> TurnResult:
         """Run the turn until it is done or someone else closes it; the host's own errors come out unchanged."""
@@ -147,10 +157,16 @@ class _Running:
     async def _open(self, feed: TurnFeed) -> HostTurn:
         admitted, address, services = self._writer.admitted, self._writer.session, self._services
         started = _started_of(admitted)
-        history = await read_history(
-            lambda before: services.log.read_back(
-                address.id, before=before, limit=HISTORY_PAGE_RECORDS, kinds=MEMORY_KINDS
+        reader = LineageReader(
+            address.id,
+            lambda session, before: services.log.read_back(
+                session, before=before, limit=HISTORY_PAGE_RECORDS, kinds=MEMORY_KINDS
             ),
+            lambda session: services.log.head(session, address.owner),
+            may_inherit=admitted.origin == "task",
+        )
+        history = await read_history(
+            reader,
             room_tokens=room_for_history(self._agent, started.user_message.text),
             without_turn=admitted.number,
         )

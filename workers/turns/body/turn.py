@@ -19,7 +19,7 @@ from shared.domain.errors import (
     TurnTimeout,
     describe_error,
 )
-from shared.host.endings import call_host, our_code
+from shared.host.endings import HostFailure, call_host, our_code
 from shared.host.port import AdmittedTurn
 from shared.models.types import Message
 from shared.sessions.vocabulary import Payload, RunEnded, StepResponse, UserMessage
@@ -135,6 +135,9 @@ class HostTurn:
             raise
         except TurnkeeperError as error:
             await self._store_failure(error)
+            raise
+        except HostFailure as error:  # of the caller's own hooks, in a run that no other attempt repeats
+            await self._store_failure(Defect(describe_error(error.error)))
             raise
         except Exception as error:
             defect = Defect(describe_error(error))

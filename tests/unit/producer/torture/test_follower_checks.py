@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from producer.dev.talk import ServerEvent
-from producer.dev.torture.follow import Follower
+from producer.dev.torture.load.follow import Follower
 
 PLACE = {"run": 0, "step": 0}
 

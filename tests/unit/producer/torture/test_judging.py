@@ -8,15 +8,10 @@ from typing import Any
 
 import pytest
 
-from producer.dev.torture.judge import (
-    Effect,
-    Judgement,
-    judge_effects,
-    judge_records,
-    judge_turns,
-    read_journal,
-)
-from producer.dev.torture.load import Notes, Order
+from producer.dev.torture.judging.effects import Effect, judge_effects, read_journal
+from producer.dev.torture.judging.judgement import Judgement
+from producer.dev.torture.judging.turns import judge_records, judge_turns
+from producer.dev.torture.load.notes import Notes, Order
 from shared.domain.ids import SessionId
 from shared.sessions.records import Record, draft
 

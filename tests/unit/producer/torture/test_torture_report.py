@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from producer.dev.torture.judge import Judgement
+from producer.dev.torture.judging.judgement import Judgement
 from producer.dev.torture.report import Report
 from producer.dev.torture.schedule import Fault
 
@@ -54,6 +54,8 @@ def test_the_figures_have_the_promised_names() -> None:
         Judgement(admitted=1, doubled_turns=["x"]),
         Judgement(admitted=1, doubled_replies=["x"]),
         Judgement(admitted=1, doubled_effects=["x"]),
+        Judgement(admitted=1, doubled_items=["x"]),
+        Judgement(admitted=1, doubled_tasks=["x"]),
         Judgement(admitted=1, missing_effects=["x"]),
         Judgement(admitted=1, log_errors=["x"]),
         Judgement(admitted=0),

@@ -28,6 +28,22 @@ def test_what_is_written_reads_back_and_is_written_the_same_again(value: Any) ->
     assert canonical_json(json.loads(text)) == text
 
 
+@given(JSON)
+def test_every_value_is_written_as_the_slow_encoder_of_the_standard_library_writes_it(value: Any) -> None:
+    slow = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
+    text = canonical_json(value)
+    if all(key <= "\uffff" for key in keys_of(value)):
+        assert text == slow
+    assert len(text) == len(slow)
+
+
+def keys_of(value: Any) -> list[str]:
+    """Every character of every key, at any depth."""
+    if isinstance(value, dict):
+        return [*"".join(value), *(char for inner in value.values() for char in keys_of(inner))]
+    return [char for inner in value for char in keys_of(inner)] if isinstance(value, list) else []
+
+
 @given(st.dictionaries(TEXT, st.integers(), max_size=8))
 def test_keys_stand_in_the_order_of_their_utf16_code_units(value: dict[str, int]) -> None:
     written = list(json.loads(canonical_json(value)))
@@ -53,6 +69,9 @@ def test_a_key_beyond_the_basic_plane_stands_before_one_at_its_end_at_any_depth(
         (2**53 + 1, "9007199254740993"),
         ([1, 1.5, True, None], "[1,1.5,true,null]"),
         ({"b": {}, "a": []}, '{"a":[],"b":{}}'),
+        ({"b": 1e16, "a": 1e-7}, '{"a":1e-07,"b":1e+16}'),
+        ({"a": "\ud800"}, '{"a":"\ud800"}'),
+        ((1, ("b",)), '[1,["b"]]'),
     ],
 )
 def test_escapes_and_numbers_are_written_one_way(value: Any, text: str) -> None:
@@ -92,3 +111,10 @@ def test_the_chain_covers_the_tail_the_seq_the_turn_and_the_digest(
 def test_the_chain_refuses_numbers_that_the_database_could_not_hold() -> None:
     with pytest.raises(struct.error):
         chain_tail(first_tail("ses_1"), 1, 2**31, b"")
+
+
+def test_what_holds_itself_is_refused() -> None:
+    value: dict[str, object] = {}
+    value["own"] = [value]
+    with pytest.raises(ValueError, match="Circular"):
+        canonical_json(value)

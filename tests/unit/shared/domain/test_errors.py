@@ -13,6 +13,7 @@ from shared.domain.errors import (
     Draining,
     Exhausted,
     Refused,
+    SessionHistoryError,
     TurnClosed,
     TurnkeeperError,
     TurnTimeout,
@@ -30,6 +31,7 @@ CODES = {
     "BrokerUnavailable": "broker.unavailable",
     "BudgetInvalid": "config.budget",
     "CallAbandoned": "call.abandoned",
+    "CommandsFull": "turn.commands-full",
     "CommitTooLate": "session.late",
     "ConfigError": "config.options",
     "Conflict": "request.conflict",
@@ -39,7 +41,16 @@ CODES = {
     "Exhausted": "exhausted",
     "FeedUnavailable": "feed.unavailable",
     "FenceLost": "turn.fence-lost",
+    "HistoryConflict": "history.conflict",
+    "HistoryEncoding": "history.encoding",
+    "HistoryFenced": "history.fenced",
+    "HistoryFull": "history.limit",
+    "HistoryIncompatible": "history.incompatible",
+    "HistoryMissing": "history.not-found",
+    "HistoryModeConflict": "history.mode",
+    "HistoryStorage": "history.storage",
     "HomeInUse": "home.in-use",
+    "InMemoryScopeError": "history.scope",
     "InputTooLarge": "input.too-large",
     "InvalidCredentials": "auth.invalid",
     "InvalidInput": "input.invalid",
@@ -64,6 +75,7 @@ CODES = {
     "SessionContended": "session.contended",
     "SessionDefect": "session.defect",
     "SessionExists": "session.exists",
+    "SessionHistoryDiverged": "history.diverged",
     "SessionMissing": "session.missing",
     "StoreBusy": "store.busy",
     "StoreDefect": "store.defect",
@@ -112,6 +124,24 @@ def test_every_error_belongs_to_exactly_one_family_and_has_a_title() -> None:
 def test_an_error_keeps_what_it_is_about_as_fields() -> None:
     error = TurnClosed("closed", turn="t", reason="cancelled")
     assert (str(error), error.fields) == ("closed", {"turn": "t", "reason": "cancelled"})
+
+
+@pytest.mark.behaviour("THR-74")
+def test_one_class_catches_every_failure_of_a_history_and_its_reason_tells_them_apart() -> None:
+    found = [kind for kind in classes() if issubclass(kind, SessionHistoryError)]
+    assert {kind.reason for kind in found} == {
+        "limit",
+        "conflict",
+        "fenced",
+        "incompatible",
+        "not-found",
+        "encoding",
+        "storage",
+    }
+    assert [kind.__name__ for kind in found if kind.reason == "conflict"] == [
+        "HistoryConflict",
+        "SessionHistoryDiverged",
+    ]
 
 
 @pytest.mark.behaviour("TRN-49", "TRN-52", "SES-80")

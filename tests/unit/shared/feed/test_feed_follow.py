@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from shared.domain.errors import SessionMissing, StoreDefect, StoreUnavailable, TurnMissing
-from shared.domain.ids import OwnerId, SessionId, WorkerId, new_turn_id
+from shared.domain.ids import OwnerId, SessionId, TurnId, WorkerId, new_turn_id
 from shared.feed.entries import DeltaEvent, EndEvent, RecordEvent, ResetEvent, SnapshotEvent
 from shared.feed.inproc import InprocFeed
 from shared.feed.watcher import PAGE_BYTES, PAGE_RECORDS
 from shared.sessions.inproc import InprocSessionLog, InprocStore
-from shared.sessions.records import Record, draft
+from shared.sessions.records import Head, Record, draft
 from shared.sessions.vocabulary import CLIENT_KINDS
 from shared.turns.inproc import InprocTurnQueue
+from shared.turns.queue import TurnView
 from tests.support.following import OWNER, FollowWorld, Reader, connect
 from tests.support.waiting import await_until
 
@@ -110,6 +111,37 @@ async def test_a_turn_is_followed_from_its_admission_to_its_end(inproc: Inproc) 
     ]
     assert reader.replies == [("Hello you!", "Hello you!")]
     assert reader.of(SnapshotEvent) == reader.of(ResetEvent) == []
+    assert reader.end == EndEvent("ended", claim.turn_id, "completed", None)
+
+
+class UnaskedLog(InprocSessionLog):
+    """A log whose heads nobody may read one by one."""
+
+    async def head(self, session_id: SessionId, owner: OwnerId) -> Head:
+        """Refuse."""
+        raise AssertionError("its receipt says it all")
+
+
+class UnaskedQueue(InprocTurnQueue):
+    """A queue whose turns nobody may look at."""
+
+    async def get(self, turn_id: TurnId, owner: OwnerId) -> TurnView:
+        """Refuse."""
+        raise AssertionError("its receipt says it all")
+
+
+async def test_a_turn_that_was_just_admitted_is_followed_without_asking_where_it_stands() -> None:
+    store, feed = InprocStore(), InprocFeed()
+    world = FollowWorld.over(UnaskedLog(store), UnaskedQueue(store), feed=feed, hints=feed)
+    world.watcher.open()
+    receipt = await world.admit(await world.session())
+    connection = connect(world.following.follow_admitted(receipt))
+    claim = await world.claim()
+    await world.open(claim)
+    await world.reply(claim, "Hello you!")
+    reader = await connection.ended()
+    await world.watcher.close()
+    assert reader.replies == [("Hello you!", "Hello you!")]
     assert reader.end == EndEvent("ended", claim.turn_id, "completed", None)
 
 
@@ -301,9 +333,9 @@ async def test_records_that_nobody_sees_are_not_read_over_and_over(inproc: Inpro
     connection = await world.follow_session(session_id)
     for n in range(1, 6):
         await world.log.commit(session_id, OWNER, [draft("host.note", {})] * 10)
-        await await_until(partial(reads_are, inproc.log, n + 1), what="the change was read")
+        await await_until(partial(reads_are, inproc.log, n), what="the change was read")
     # Each read begins where the head was polled to be, though no record was ever shown.
-    assert [after for after, _ in inproc.log.reads[1:]] == [0, 10, 20, 30, 40]
+    assert [after for after, _ in inproc.log.reads] == [0, 10, 20, 30, 40]
     await connection.drop()
 
 

@@ -15,8 +15,29 @@ from shared.sessions.vocabulary import JOURNAL_KINDS, RESERVED_KINDS, SCHEMAS, j
 
 ROOT: Final = Path(__file__).resolve().parents[4]
 PAGE: Final = ROOT / "docs" / "reference" / "records.md"
-EXAMPLES: Final = re.findall(
-    r"^```python\n(.*?)^```$", (ROOT / "docs" / "sessions.md").read_text(encoding="utf-8"), re.M | re.S
+PRINTED: Final = {
+    "a turn": "stored through 3\ncups 1\nopen None\n",
+    "an inbox": "asked ('build-17',) Build 17 failed: two tests.\nDrained(turns=1, pending=0, stopped='empty')\n",
+    "a resume": "refused: None\nturn 2 resumes 1\nturn.not-resumable superseded\n",
+    "a task": "[Background task <task> completed]\n<task-output>\ndone: count the cups\n</task-output>\ncompleted\n",
+}
+
+
+def examples_of(page: str) -> list[str]:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+
+
+EXAMPLES: Final = dict(
+    zip(
+        ("a turn", "an adapter of a host's own", "an inbox", "a resume", "a task"),
+        [
+            example
+            for page in ("sessions", "inbox", "resuming", "tasks")
+            for example in examples_of(f"{page}.md")
+        ],
+        strict=True,
+    )
 )
 
 
@@ -54,8 +75,7 @@ def test_each_kind_of_the_framework_has_one_writer() -> None:
 
 
 @pytest.mark.behaviour("KIT-04")
-@pytest.mark.parametrize("code", EXAMPLES, ids=["a turn", "an adapter of a host's own"])
-def test_the_examples_of_the_page_on_sessions_run(code: str, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(code, "docs/sessions.md", "exec"), {"__name__": "example"})
-    if "HostSessions" in code:
-        assert capsys.readouterr().out == "stored through 3\ncups 1\nopen None\n"
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_of_the_pages_on_sessions_run(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(EXAMPLES[name], name, "exec"), {"__name__": "example"})
+    assert re.sub(r"ses_\w+", "<task>", capsys.readouterr().out) == PRINTED.get(name, "")

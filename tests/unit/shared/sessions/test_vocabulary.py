@@ -39,6 +39,9 @@ FREE = {
     "command": st.none() | OBJECT,
     "meta": st.none() | OBJECT,
     "tools": st.lists(st.builds(ToolDeclared, parameters=OBJECT), max_size=2),
+    "message": OBJECT,
+    "messages": st.lists(OBJECT, max_size=2),
+    "context": st.none() | st.lists(OBJECT, max_size=2),
     "model": OBJECT,
     "call_policy": OBJECT,
     "recipe": OBJECT,
@@ -48,7 +51,7 @@ FREE = {
 def payloads_of(schema: type[Payload]) -> st.SearchStrategy[Payload]:
     """Payloads with any storable values that their fields take."""
     free = {
-        name: FREE[name]
+        name: st.lists(OBJECT, max_size=2) if field.annotation == list[dict[str, Any]] else FREE[name]
         for name, field in schema.model_fields.items()
         if name in FREE and field.annotation is not str
     }

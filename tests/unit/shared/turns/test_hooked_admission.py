@@ -11,7 +11,7 @@ from shared.domain.errors import SessionBusy, TurnRefused
 from shared.domain.ids import OwnerId, new_run_id, new_session_id, new_turn_id
 from shared.turns.admission import ADMISSION_MAX_S, TurnToAdmit
 from shared.turns.hooked import admit_through, turn_to_admit
-from shared.turns.inproc_admission import NoTransaction
+from shared.turns.inproc.admission import NoTransaction
 from shared.turns.queue import Admission
 from shared.turns.waiting import WaitingTotal
 from tests.support.virtual_time import virtual_time

@@ -140,7 +140,7 @@ async def test_a_started_call_is_unknown_to_the_model_unless_it_may_be_repeated(
 
 
 @virtual_time
-@pytest.mark.behaviour("BEY-01")
+@pytest.mark.behaviour("BEY-01", "THR-99", "THR-100")
 async def test_a_settled_result_is_reused_and_a_call_that_never_started_runs() -> None:
     act = Counted()
     world = TurnWorld(
@@ -169,7 +169,7 @@ async def test_calls_that_never_run_are_told_once_over_all_attempts() -> None:
 
 
 @virtual_time
-@pytest.mark.behaviour("RSM-37", "REQ-14")
+@pytest.mark.behaviour("RSM-37", "REQ-14", "THR-100")
 async def test_a_continuing_attempt_sends_the_request_whose_header_is_stored() -> None:
     model = ScriptedModel([calls("act"), "never heard", "end"])
     world = TurnWorld(model, Counted().tool)

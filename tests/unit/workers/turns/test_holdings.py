@@ -16,7 +16,7 @@ from shared.domain.ids import TurnId, WorkerId
 from shared.leases.fence import Fence
 from shared.leases.watchdog import margin_s, watchdog_deadline
 from shared.models.scripted import ScriptedModel
-from shared.turns.inproc_rows import TurnTables
+from shared.turns.inproc.rows import TurnTables
 from shared.turns.queue import Renewal
 from tests.support.scripted_tools import Bench, calls
 from tests.support.turn_world import LEASE_S, OWNER, POLL_S, RENEW_S, FaultyQueue, TurnWorld, WorkerProcess

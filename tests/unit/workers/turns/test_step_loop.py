@@ -84,7 +84,7 @@ async def test_the_model_is_asked_only_after_its_header_is_stored() -> None:
 
 
 @virtual_time
-@pytest.mark.behaviour("BEY-01", "RSM-27", "RSM-28")
+@pytest.mark.behaviour("BEY-01", "RSM-27", "RSM-28", "THR-95", "THR-99")
 async def test_a_step_with_a_call_stores_response_then_the_whole_step_with_the_next_header() -> None:
     world = TurnWorld(ScriptedModel([calls("quick"), "end"]), quick())
     turn = await world.admit()
@@ -147,7 +147,7 @@ async def test_the_next_request_holds_the_call_and_its_result() -> None:
 
 
 @virtual_time
-@pytest.mark.behaviour("TLS-55")
+@pytest.mark.behaviour("TLS-55", "THR-99")
 async def test_calls_run_a_bounded_number_at_once_and_each_is_marked_before_it_runs() -> None:
     bench = Bench()
     world = TurnWorld(

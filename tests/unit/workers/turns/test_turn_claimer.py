@@ -13,7 +13,7 @@ from shared.domain.errors import StoreUnavailable
 from shared.domain.ids import OwnerId, TurnId, new_session_id
 from shared.models.scripted import ScriptedModel
 from shared.sessions.log import NewSession
-from shared.turns.inproc_rows import TurnTables
+from shared.turns.inproc.rows import TurnTables
 from shared.turns.queue import PRIORITIES, Claim, ClaimRequest
 from tests.support.turn_world import LEASE_S, FaultyQueue, TurnWorld, WorkerProcess
 from tests.support.virtual_time import virtual_time

@@ -11,7 +11,7 @@ from shared.agents import Tool, tool
 from shared.models.scripted import ScriptedModel, ScriptedReply
 from shared.models.types import ToolCall
 from shared.sessions.vocabulary import TurnReply, draft_of
-from shared.turns.inproc_rows import TurnTables
+from shared.turns.inproc.rows import TurnTables
 from tests.support.turn_world import LEASE_S, OWNER, POLL_S, Fault, TurnWorld, WorkerProcess
 from tests.support.virtual_time import virtual_time
 from workers.turns.holdings import Holding

@@ -1,0 +1,1 @@
+"""What the producer does with background tasks: starting, reading, cancelling and reconciling them, and their wire forms."""
