@@ -1,0 +1,1 @@
+"""Rows of a system that has run for long, made in bulk: finished turns with their logs, keys and digest chains."""
