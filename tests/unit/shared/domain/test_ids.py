@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from uuid import RFC_4122, UUID
 
 import pytest
@@ -11,13 +13,27 @@ from shared.domain.bounds import check_identity
 from shared.domain.ids import new_run_id, new_session_id, new_turn_id, new_worker_id, uuid7
 
 
-def test_a_turn_id_is_a_version_7_uuid_and_sorts_by_its_millisecond() -> None:
+def test_a_turn_id_is_a_version_7_uuid_of_the_present_millisecond() -> None:
+    before = time.time_ns() // 1_000_000
     made = [uuid7() for _ in range(200)]
     assert {(u.version, u.variant) for u in made} == {(7, RFC_4122)}
-    moments = [u.int >> 80 for u in made]
-    assert moments == sorted(moments)
-    assert len(set(made)) == 200
+    assert before <= made[0].int >> 80 <= time.time_ns() // 1_000_000
     assert new_turn_id().version == 7
+
+
+def test_ids_of_one_process_sort_in_the_order_in_which_they_were_made() -> None:
+    """Thousands are of one millisecond; claims and pages go by (time, id), and the time is often the same."""
+    made = [uuid7() for _ in range(20_000)]
+    assert made == sorted(made)
+    assert len({u.int & ((1 << 62) - 1) for u in made}) == 20_000, "the last 62 bits are random"
+
+
+def test_ids_of_several_threads_differ_and_sort_in_the_order_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: 1_700_000_000_000_000_000)  # the clock stands still
+    with ThreadPoolExecutor(4) as pool:
+        of_threads = list(pool.map(lambda _: [uuid7() for _ in range(2_000)], range(4)))
+    assert all(made == sorted(made) for made in of_threads)
+    assert len({u.int >> 64 for made in of_threads for u in made}) == 8_000
 
 
 @pytest.mark.behaviour("SES-44")
