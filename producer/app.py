@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import logging
-import uuid
+import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
@@ -30,11 +30,13 @@ from producer.problems import (
     problem_response,
     problem_schemas,
 )
-from producer.routes import inbox, memory, operations, sessions, streams, tasks, turns
+from producer.routes import admissions, inbox, memory, operations, sessions, streams, tasks, turns
 from shared.domain.errors import Broken, Draining, TurnkeeperError
 from shared.telemetry.logs import log_context
 
 _log: Final = logging.getLogger(__name__)
+
+REQUEST_ID_BYTES: Final = 16
 
 PartsFactory = Callable[[], AbstractAsyncContextManager[ProducerParts]]
 
@@ -55,13 +57,12 @@ def create_app(parts_factory: PartsFactory) -> FastAPI:
         lifespan=lifespan,
         responses=problem_responses(500),
     )
-    # Routers are asked one after the other: the route that must be quick comes first.
-    app.include_router(turns.admissions)
-    for routes in (sessions, turns, inbox, tasks, streams, memory, operations):
+    for routes in (admissions, sessions, turns, inbox, tasks, streams, memory, operations):
         app.include_router(routes.router)
     app.add_exception_handler(TurnkeeperError, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_validation)
     app.add_exception_handler(HTTPException, _answer_status)
+    app.add_middleware(admissions.AdmissionShortcut, answer_error=_answer_error)
     app.add_middleware(Boundary)
     return app
 
@@ -86,7 +87,7 @@ class Boundary:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = uuid.uuid4().hex
+        request_id = secrets.token_hex(REQUEST_ID_BYTES)
         scope.setdefault("state", {})["request_id"] = request_id
         parts: ProducerParts = scope["app"].state.parts
         sent = _Sent(send, request_id, scope["state"])

@@ -26,6 +26,8 @@ SECURITY: Final = (
     Security(APIKeyHeader(name="X-API-Key", auto_error=False, description="An API key.")),
 )
 KEY_HEADER: Final = "Idempotency-Key"
+#: Where a request stands in its scope that was let in before it came to its route.
+LET_IN: Final = "turnkeeper.let_in"
 _READ_ONLY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 #: What any request can be answered with, and what besides one of an owner, one that writes, one with a body.
@@ -93,34 +95,38 @@ class OwnedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler behind the door."""
         handle = self.get_inner_handler()
-        takes_body = self.body_field is not None
 
         async def enter(request: Request) -> Response:
-            host = None if request.client is None else request.client.host
-            parts = parts_of(request)
-            owner = await parts.authenticator.authenticate(request.headers, host)
-            request.state.owner = owner
-            if request.method in _READ_ONLY:
-                return await handle(request)
-            allowance = await parts.rates.take(owner)
-            request.state.headers = allowance.headers
-            allowance.require()
-            bound = min(self.max_body_bytes, allowance.body_max_bytes or self.max_body_bytes)
-            return await handle(await self._read(request, takes_body=takes_body, max_bytes=bound))
+            before: Request | None = request.scope.get(LET_IN)
+            return await handle(await self.let_in(request) if before is None else before)
 
         return enter
+
+    async def let_in(self, request: Request) -> Request:
+        """Return the request of a caller who is known and within his rate, its body read and parsed."""
+        host = None if request.client is None else request.client.host
+        parts = parts_of(request)
+        owner = await parts.authenticator.authenticate(request.headers, host)
+        request.state.owner = owner
+        if request.method in _READ_ONLY:
+            return request
+        allowance = await parts.rates.take(owner)
+        request.state.headers = allowance.headers
+        allowance.require()
+        bound = min(self.max_body_bytes, allowance.body_max_bytes or self.max_body_bytes)
+        return await self._read(request, max_bytes=bound)
 
     def get_inner_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return what answers a request that was let in and whose body was read: FastAPI's handler."""
         return super().get_route_handler()
 
-    async def _read(self, request: Request, *, takes_body: bool, max_bytes: int) -> Request:
+    async def _read(self, request: Request, *, max_bytes: int) -> Request:
         headers = request.headers
         declared = headers.get("content-length")
         raw = await read_bounded(request.stream(), declared=declared, max_bytes=max_bytes)
         if not raw:
             return _ParsedRequest(request, b"", None)
-        if not takes_body:
+        if self.body_field is None:
             raise MalformedInput("this request takes no body")
         check_media_type(headers.get("content-type"), headers.get("content-encoding"))
         return _ParsedRequest(request, raw, await parse_body(raw))

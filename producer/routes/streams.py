@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from typing import Annotated, Any, Final
 
-import orjson
 from fastapi import APIRouter, Header, Query, Response
 from starlette.types import Receive, Scope, Send
 
@@ -109,7 +108,7 @@ async def answer_with_events(
         events = _followed(parts, receipt.turn_id, owner)
     else:
         events = parts.following.follow_admitted(receipt)
-    first = b"event: admitted\ndata: %s\n\n" % orjson.dumps(answer.model_dump(mode="json"))
+    first = b"event: admitted\ndata: %s\n\n" % answer.model_dump_json().encode()
     headers = {"Location": answer.links.turn}
     return ProducerStream(parts, events, snapshot_url=answer.links.turn, first=first, headers=headers)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Literal, TextIO
 
 import structlog
-from structlog.contextvars import bound_contextvars, merge_contextvars
+from structlog.contextvars import bind_contextvars, merge_contextvars, reset_contextvars
 from structlog.stdlib import ExtraAdder, ProcessorFormatter, add_log_level, add_logger_name
 from structlog.typing import EventDict, ExcInfo, Processor
 
@@ -122,5 +122,8 @@ def withhold(_logger: Any, _method: str, event: EventDict) -> MutableMapping[str
 @contextmanager
 def log_context(**ids: str) -> Iterator[None]:
     """Add ids (request, session, turn, run, job) to every line that is logged inside the block, in this task."""
-    with bound_contextvars(**ids):
+    tokens = bind_contextvars(**ids)
+    try:
         yield
+    finally:
+        reset_contextvars(**tokens)
