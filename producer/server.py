@@ -11,6 +11,7 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 
+from producer.connections import GatheredProtocol
 from producer.traffic import Traffic
 
 _log: Final = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ def make_server(app: FastAPI, traffic: Traffic, *, host: str, port: int, drain_s
         host=host,
         port=port,
         loop="uvloop",
-        http="httptools",
+        http=GatheredProtocol,
         ws="none",
         lifespan="on",
         log_config=None,
