@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from typing import Final, NewType
 
 SessionId = NewType("SessionId", str)
@@ -15,20 +16,21 @@ OwnerId = NewType("OwnerId", str)
 WorkerId = NewType("WorkerId", str)
 
 
-class _Ticks:
-    """The clock in ticks of 1/4096 ms, each given once: one that stands still or is set back does not turn the order."""
+class Ticks:
+    """A clock of nanoseconds in ticks of 1/4096 ms, each given once: one that stands still or is set back turns no order."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
+        self._clock = clock
         self._newest = 0
         self._lock = threading.Lock()
 
     def next(self) -> int:
         with self._lock:
-            self._newest = max(time.time_ns() * 4096 // 1_000_000, self._newest + 1)
+            self._newest = max(self._clock() * 4096 // 1_000_000, self._newest + 1)
             return self._newest
 
 
-_ticks: Final = _Ticks()
+_ticks: Final = Ticks()
 
 
 def uuid7() -> uuid.UUID:

@@ -10,7 +10,7 @@ from uuid import RFC_4122, UUID
 import pytest
 
 from shared.domain.bounds import check_identity
-from shared.domain.ids import new_run_id, new_session_id, new_turn_id, new_worker_id, uuid7
+from shared.domain.ids import Ticks, new_run_id, new_session_id, new_turn_id, new_worker_id, uuid7
 
 
 def test_a_turn_id_is_a_version_7_uuid_of_the_present_millisecond() -> None:
@@ -28,12 +28,12 @@ def test_ids_of_one_process_sort_in_the_order_in_which_they_were_made() -> None:
     assert len({u.int & ((1 << 62) - 1) for u in made}) == 20_000, "the last 62 bits are random"
 
 
-def test_ids_of_several_threads_differ_and_sort_in_the_order_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "time_ns", lambda: 1_700_000_000_000_000_000)  # the clock stands still
+def test_each_tick_is_given_once_to_several_threads_though_the_clock_stands_still() -> None:
+    ticks = Ticks(lambda: 1_700_000_000_000_000_000)
     with ThreadPoolExecutor(4) as pool:
-        of_threads = list(pool.map(lambda _: [uuid7() for _ in range(2_000)], range(4)))
-    assert all(made == sorted(made) for made in of_threads)
-    assert len({u.int >> 64 for made in of_threads for u in made}) == 8_000
+        of_threads = list(pool.map(lambda _: [ticks.next() for _ in range(2_000)], range(4)))
+    assert all(given == sorted(given) for given in of_threads)
+    assert len({tick for given in of_threads for tick in given}) == 8_000
 
 
 @pytest.mark.behaviour("SES-44")
