@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha1
+from math import inf
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
@@ -110,7 +111,7 @@ class RedisSender:
         self._hurry = asyncio.Event()
         self._is_urgent = False
         self._round = asyncio.Event()
-        self._last_flush = self._last_texts = 0.0
+        self._last_flush = self._last_texts = -inf
         self._loop: asyncio.Task[None] | None = None
 
     def open(self) -> None:
