@@ -15,9 +15,9 @@ from uuid import UUID
 
 from shared.domain.ids import SessionId, TurnId, WorkerId
 from shared.feed.port import FeedStats, Listening, TurnFeed
-from shared.feed.redis_link import Counts, make_client, session_channel, worker_channel
+from shared.feed.redis_link import Counts, Link, make_client, session_channel, worker_channel
 from shared.feed.redis_listener import RedisListener
-from shared.feed.redis_reader import BLOCK_S, RedisReader
+from shared.feed.redis_reader import RedisReader
 from shared.feed.redis_sender import WRITE_S, RedisSender
 
 WORKER_HINTS_MAX: Final = 1_000
@@ -39,13 +39,13 @@ class RedisFeed:
         ttl_s: float = 3_600.0,
     ) -> None:
         self._counts = Counts()
-        self._writing = make_client(url, answer_s=WRITE_S)
-        self._reading = make_client(url, answer_s=BLOCK_S + WRITE_S)
+        self._writing, self._reading = Link(url), Link(url)
+        self._hearing = make_client(url, answer_s=WRITE_S)
         self._sender = RedisSender(
             self._writing, self._counts, interval_s=interval_s, max_bytes=max_bytes, ttl_s=ttl_s
         )
-        self._reader = RedisReader(self._reading, self._counts, self._sender.send, interval_s=interval_s)
-        self._listener = RedisListener(self._reading, self._counts, self._sender.send)
+        self._reader = RedisReader(self._reading, self._counts, self._sender.send)
+        self._listener = RedisListener(self._hearing, self._counts, self._sender.send)
 
     def open(self) -> None:
         """Start; needs a running event loop."""
@@ -56,8 +56,9 @@ class RedisFeed:
         await self._reader.close()
         await self._listener.close()
         await self._sender.close()
-        await self._reading.aclose()
-        await self._writing.aclose()
+        await self._hearing.aclose()
+        await self._reading.close()
+        await self._writing.close()
 
     def writer(self, turn_id: TurnId, epoch: int) -> TurnFeed:
         """See the port."""

@@ -5,6 +5,7 @@ An entry of a stream has two fields: ``p``, its place (epoch, run, step and, of 
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,10 +13,10 @@ from typing import Any, Final, TypeAlias, assert_never
 from urllib.parse import parse_qs, urlsplit
 
 import orjson
-from redis.asyncio import Redis
+from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from shared.domain.ids import SessionId, TurnId, WorkerId
 from shared.feed.entries import Delta, Entry, Snapshot
@@ -107,10 +108,7 @@ def entry_of(turn_id: TurnId, fields: Sequence[bytes]) -> Entry | None:
 #: Answers of XREAD as the server gives them: (stream, ((id, fields), …)) …
 Streams: TypeAlias = Sequence[tuple[bytes, Sequence[tuple[bytes, Sequence[bytes]]]]]
 
-
-def as_read(answer: Any, **_: Any) -> Any:
-    """Leave an answer as it is: the client's own reading makes a dict of every entry."""
-    return answer
+Command: TypeAlias = tuple[str | int | bytes, ...]
 
 
 @dataclass(slots=True)
@@ -163,17 +161,56 @@ class Backoff:
         return self.random.uniform(ceiling / 2, ceiling)
 
 
+class Link:
+    """A connection of its own for whoever makes one exchange after the other; it is opened again when it broke.
+
+    Commands leave in the same step of the event loop in which they are given, and answers are read in order. The client's
+    pool, pipelines and timeouts do the same by tasks that are waited for: four rounds of the loop more, and the rounds of a
+    busy loop are what text waits for.
+    """
+
+    def __init__(self, url: str) -> None:
+        pool: Any = ConnectionPool.from_url(_plain_url(url), **_options(None))
+        self._connection = pool.make_connection()
+
+    async def exchange(self, commands: Sequence[Command], *, within_s: float) -> list[Any]:
+        """Send the commands and return their answers, errors of the server among them. Raises what is in ``TROUBLE``."""
+        link = self._connection
+        try:
+            async with asyncio.timeout(within_s):
+                if link.is_connected and await link.can_read():
+                    await link.disconnect()  # the server closed it, or is not where we are
+                await link.send_packed_command(link.pack_commands(commands), check_health=False)
+                return [await self._answer() for _ in commands]
+        except BaseException:
+            await link.disconnect(nowait=True)
+            raise
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._connection.disconnect()
+
+    async def _answer(self) -> Any:
+        try:
+            return await self._connection.read_response()
+        except ResponseError as error:
+            return error
+
+
 def make_client(url: str, *, answer_s: float) -> Redis:
     """Return a client that waits at most ``answer_s`` seconds for an answer and tries nothing twice by itself."""
-    return Redis.from_url(
-        _plain_url(url),
-        protocol=2,
-        decode_responses=False,
-        socket_connect_timeout=CONNECT_S,
-        socket_timeout=answer_s,
-        socket_keepalive=True,
-        retry=Retry(NoBackoff(), 0),
-    )
+    return Redis.from_url(_plain_url(url), **_options(answer_s))
+
+
+def _options(answer_s: float | None) -> dict[str, Any]:
+    return {
+        "protocol": 2,
+        "decode_responses": False,
+        "socket_connect_timeout": CONNECT_S,
+        "socket_timeout": answer_s,
+        "socket_keepalive": True,
+        "retry": Retry(NoBackoff(), 0),
+    }
 
 
 def _plain_url(url: str) -> str:

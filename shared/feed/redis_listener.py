@@ -11,8 +11,7 @@ from typing import Final
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 
-from shared.feed.redis_link import TROUBLE, Backoff, Counts
-from shared.feed.redis_sender import Command
+from shared.feed.redis_link import TROUBLE, Backoff, Command, Counts
 from shared.feed.stopping import stop_tasks
 
 WAIT_S: Final = 1.0

@@ -7,18 +7,23 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Final, cast
+from typing import Final
 
-from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from shared.domain.ids import TurnId
 from shared.feed.live_text import LiveText
-from shared.feed.redis_link import TROUBLE, Backoff, Counts, Streams, as_read, entry_of, feed_key
-from shared.feed.redis_sender import Command
+from shared.feed.redis_link import TROUBLE, Backoff, Command, Counts, Link, Streams, entry_of, feed_key
+from shared.feed.redis_sender import WRITE_S
 from shared.feed.stopping import stop_tasks
 
 BLOCK_S: Final = 1.0
 READ_ENTRIES: Final = 256
+#: The least time from one read to the next. The text that a worker writes at once is read at once, however short this is; it
+#: bounds how many reads the texts of many workers cost.
+READ_INTERVAL_S: Final = 0.01
+#: How long a turn that is new waits for a read that ends by itself, before one is ended for it.
+BELL_S: Final = 0.01
 _FROM_START: Final = "0-0"
 
 
@@ -50,23 +55,22 @@ class RedisListening:
 
 
 class RedisReader:
-    """Reads streams into texts. Its one task starts with the first listener; ``interval_s`` is the least time between reads.
+    """Reads streams into texts. Its one task starts with the first listener.
 
-    A read blocks on all streams and on one of the process's own, which is written to when the set of turns changes.
+    A read blocks on all streams and on one of the process's own, the bell: it is written to when a turn has come that the
+    read leaves out, and no other text ends the read meanwhile.
     """
 
-    def __init__(
-        self, client: Redis, counts: Counts, send: Callable[[Command], None], *, interval_s: float
-    ) -> None:
-        self._client = client
-        client.set_response_callback("XREAD", cast(Any, as_read))
+    def __init__(self, link: Link, counts: Counts, send: Callable[[Command], None]) -> None:
+        self._link = link
         self._counts = counts
         self._send = send
-        self._interval_s = interval_s
         self._backoff = Backoff()
         self._followed: dict[str, _Followed] = {}
         self._any = asyncio.Event()
-        self._is_blocked = False
+        #: What the read under way leaves out; None while there is none.
+        self._left_out: set[str] | None = None
+        self._ringing: asyncio.TimerHandle | None = None
         self._bell = f"tk:feed:bell:{os.urandom(8).hex()}"
         self._bell_id: bytes | str = _FROM_START
         self._loop: asyncio.Task[None] | None = None
@@ -78,9 +82,9 @@ class RedisReader:
         if followed is None:
             followed = self._followed[key] = _Followed(turn_id)
             self._any.set()
-            if self._is_blocked:
-                self._send(("XADD", self._bell, "MAXLEN", "=", 1, "*", "x", ""))
-                self._send(("EXPIRE", self._bell, 60))
+            if self._left_out is not None:
+                self._left_out.add(key)
+                self._ring_soon()
         if self._loop is None:
             self._loop = asyncio.create_task(self._run(), name="feed-reader")
         followed.listeners += 1
@@ -93,12 +97,26 @@ class RedisReader:
 
     async def close(self) -> None:
         """Stop reading."""
+        if self._ringing is not None:
+            self._ringing.cancel()
         await stop_tasks(self._loop)
 
     def _leave(self, key: str, followed: _Followed) -> None:
         followed.listeners -= 1
         if not followed.listeners and self._followed.get(key) is followed:
             del self._followed[key]
+            if self._left_out is not None:
+                self._left_out.discard(key)
+
+    def _ring_soon(self) -> None:
+        if self._ringing is None:
+            self._ringing = asyncio.get_running_loop().call_later(BELL_S, self._ring)
+
+    def _ring(self) -> None:
+        self._ringing = None
+        if self._left_out:
+            self._send(("XADD", self._bell, "MAXLEN", "=", 1, "*", "x", ""))
+            self._send(("EXPIRE", self._bell, 60))
 
     async def _run(self) -> None:
         while True:
@@ -116,16 +134,22 @@ class RedisReader:
             self._counts.is_up = True
             for name, entries in answer:
                 self._take(name.decode(), entries)
-            await asyncio.sleep(max(0.0, began + self._interval_s - monotonic()))
+            await asyncio.sleep(max(0.0, began + READ_INTERVAL_S - monotonic()))
 
     async def _read(self) -> Streams:
-        streams: dict[Any, Any] = {self._bell: self._bell_id}
-        streams |= {key: followed.last_id for key, followed in self._followed.items()}
-        self._is_blocked = True
+        last_ids = {self._bell: self._bell_id} | {
+            key: followed.last_id for key, followed in self._followed.items()
+        }
+        how = ("XREAD", "COUNT", READ_ENTRIES, "BLOCK", int(BLOCK_S * 1000), "STREAMS")
+        self._left_out = set()
         try:
-            answer: Any = await self._client.xread(streams, count=READ_ENTRIES, block=int(BLOCK_S * 1000))
+            [answer] = await self._link.exchange(
+                [(*how, *last_ids, *last_ids.values())], within_s=BLOCK_S + WRITE_S
+            )
         finally:
-            self._is_blocked = False
+            self._left_out = None
+        if isinstance(answer, RedisError):
+            raise answer
         read: Streams = answer or ()
         return read
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from hashlib import sha1
 from math import inf
 from time import monotonic
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError
 
 from shared.domain.ids import TurnId
@@ -26,7 +25,9 @@ from shared.feed.redis_link import (
     TROUBLE,
     WRITE_SCRIPT,
     Backoff,
+    Command,
     Counts,
+    Link,
     Write,
     encode_writes,
     feed_key,
@@ -44,8 +45,6 @@ HINT_INTERVAL_S: Final = 0.002
 ENDED_TTL_S: Final = 60
 
 _SCRIPT_ID: Final = sha1(WRITE_SCRIPT.encode(), usedforsecurity=False).hexdigest()
-
-Command: TypeAlias = tuple[str | int | bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +96,9 @@ class RedisSender:
     """The coalescer. ``open`` starts its one task; ``close`` writes what is left, for a bounded time."""
 
     def __init__(
-        self, client: Redis, counts: Counts, *, interval_s: float, max_bytes: int, ttl_s: float
+        self, link: Link, counts: Counts, *, interval_s: float, max_bytes: int, ttl_s: float
     ) -> None:
-        self._client = client
+        self._link = link
         self._counts = counts
         self._interval_s = interval_s
         self._max_bytes = max_bytes
@@ -239,21 +238,13 @@ class RedisSender:
         """Send all of it in one round trip; a server that does not know the script is told it in a second one."""
         script: Command = (len(keys), *keys, encode_writes(writes))
         called: list[Command] = [("EVALSHA", _SCRIPT_ID, *script)] if writes else []
-        async with asyncio.timeout(WRITE_S):
-            answers = await self._send([*called, *hints])
-            if not writes:
-                return _Answers((), answers)
-            first, *others = answers
-            if isinstance(first, NoScriptError):
-                [first] = await self._send([("EVAL", WRITE_SCRIPT, *script)])
+        answers = await self._link.exchange([*called, *hints], within_s=WRITE_S)
+        if not writes:
+            return _Answers((), answers)
+        first, *others = answers
+        if isinstance(first, NoScriptError):
+            [first] = await self._link.exchange([("EVAL", WRITE_SCRIPT, *script)], within_s=WRITE_S)
         return _Answers([first] * len(writes) if isinstance(first, RedisError) else first, others)
-
-    async def _send(self, commands: list[Command]) -> list[Any]:
-        pipeline = self._client.pipeline(transaction=False)
-        for command in commands:
-            pipeline.execute_command(*command)
-        answers: list[Any] = await pipeline.execute(raise_on_error=False)
-        return answers
 
     def _settle(self, batch: dict[RedisTurnFeed, Entry | None], answers: _Answers) -> bool:
         """Judge each answer: nothing means that the stream vanished, and its turn begins it again with a snapshot."""

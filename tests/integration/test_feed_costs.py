@@ -1,96 +1,105 @@
-"""What the live feed costs: exact commands of a batch, whatever the number of turns whose text it holds."""
+"""What the live feed costs on its way through Redis, by count: tasks, reads and commands."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from redis.asyncio import Redis
 
-from shared.database.embedded import EmbeddedServers
-from shared.domain.ids import new_session_id, new_turn_id
-from shared.feed.port import TurnFeed
+from shared.domain.ids import TurnId, new_turn_id
 from shared.feed.redis import RedisFeed
-from shared.feed.redis_link import feed_key
+from shared.feed.redis_reader import BELL_S
+from tests.support.waiting import await_until
 
-TURNS = 100
+
+@contextmanager
+def tasks_made() -> Iterator[list[str]]:
+    """Count the tasks that are made in the block, by what they run."""
+    made: list[str] = []
+
+    def note(loop: asyncio.AbstractEventLoop, coro: Any, **how: Any) -> asyncio.Task[Any]:
+        made.append(str(coro))
+        return asyncio.Task(coro, loop=loop, **how)
+
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(note)
+    try:
+        yield made
+    finally:
+        loop.set_task_factory(None)
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[tuple[RedisFeed, Redis]]:
-    """A feed that has written once, so that the server knows its script."""
-    feed = RedisFeed(url)
+async def opened(redis_url: str, *, interval_s: float = 0.03) -> AsyncIterator[RedisFeed]:
+    """A process's feed."""
+    feed = RedisFeed(redis_url, interval_s=interval_s)
     feed.open()
-    async with Redis.from_url(url) as admin:
-        try:
-            first = feed.writer(new_turn_id(), 1)
-            first.push(0, 0, "first")
-            await first.flush()
-            yield feed, admin
-        finally:
-            await feed.close()
+    try:
+        yield feed
+    finally:
+        await feed.close()
 
 
-async def flush_all(writers: list[TurnFeed]) -> None:
-    await asyncio.gather(*(writer.flush() for writer in writers))
+async def until_read(feed: RedisFeed, turn_id: TurnId, text: str) -> None:
+    """Wait until the feed has read this text of a turn."""
+    listening = feed.listen(turn_id)
+    await await_until(lambda: listening.text.text == text, what=f"the text {text!r}")
+    listening.close()
 
 
-async def test_the_text_of_many_turns_is_one_command_a_batch(own_servers: EmbeddedServers) -> None:
-    async with opened(own_servers.redis_url) as (feed, admin):
-        writers = [feed.writer(new_turn_id(), 1) for _ in range(TURNS)]
-        for text in ("one ", "two "):
-            before = feed.stats()
-            await admin.config_resetstat()
-            for writer in writers:
-                writer.push(0, 0, text)
-            await flush_all(writers)
-            after = feed.stats()
-            calls = {name: figures["calls"] for name, figures in (await admin.info("commandstats")).items()}
-            assert (after.entries - before.entries, after.flushes - before.flushes) == (TURNS, 1)
-            assert (calls["cmdstat_evalsha"], calls["cmdstat_xadd"]) == (1, TURNS)
-            assert "cmdstat_eval" not in calls
+async def until_blocked(redis_url: str) -> None:
+    """Wait until a client's read waits for news."""
+    async with Redis.from_url(redis_url, decode_responses=True) as admin:
+        while not any("b" in one["flags"] and one["cmd"] == "xread" for one in await admin.client_list()):
+            pass
 
 
-async def test_a_server_that_forgot_the_script_is_told_it_again(own_servers: EmbeddedServers) -> None:
-    async with opened(own_servers.redis_url) as (feed, admin):
-        turn = new_turn_id()
-        writer = feed.writer(turn, 1)
-        writer.push(0, 0, "Grüße")
+async def test_text_goes_through_without_a_task_for_each_exchange(redis_url: str) -> None:
+    # Each task that is made and waited for costs rounds of the event loop, and a busy loop's rounds are what lag is made of.
+    async with opened(redis_url, interval_s=0.001) as worker, opened(redis_url) as producer:
+        turn_id = new_turn_id()
+        writer, listening = worker.writer(turn_id, 1), producer.listen(turn_id)
+        writer.push(0, 0, "begin ")
+        await until_read(producer, turn_id, "begin ")
+        before = worker.stats(), producer.stats()
+        with tasks_made() as made:
+            for n in range(1, 11):
+                writer.push(0, 0, "word ")
+                await writer.flush()
+                await until_read(producer, turn_id, "begin " + "word " * n)
+        assert worker.stats().flushes - before[0].flushes == 10
+        assert producer.stats().read - before[1].read == 10
+        assert made == []
+        listening.close()
+        writer.close(ended=True)
+
+
+async def test_a_new_turn_ends_a_read_that_waits_for_others(redis_url: str) -> None:
+    async with opened(redis_url) as worker, opened(redis_url) as producer:
+        turn_id = new_turn_id()
+        writer = worker.writer(turn_id, 1)
+        writer.push(0, 0, "hello")
         await writer.flush()
-        await admin.script_flush()
-        writer.push(0, 0, " 🙂")
-        await writer.flush()
-        assert feed.stats().failures == 0
-        entries: Any = await admin.xrange(feed_key(turn))
-        assert [fields for _, fields in entries] == [
-            {b"p": b"1 0 0 0", b"t": "Grüße".encode()},
-            {b"p": b"1 0 0 5", b"t": " 🙂".encode()},
-        ]
+        silent = producer.listen(new_turn_id())
+        await until_blocked(redis_url)
+        await until_read(producer, turn_id, "hello")
+        assert producer.stats().hints == 2  # the bell is rung, and does not outlive the process
+        silent.close()
+        writer.close(ended=True)
 
 
-async def test_whoever_takes_over_a_channel_that_is_still_subscribed_looks_at_once(redis_url: str) -> None:
-    async with opened(redis_url) as (feed, _):
-        session = new_session_id()
-        first, second = asyncio.Event(), asyncio.Event()
-        undo = feed.watch_session(session, first.set)
-        await asyncio.wait_for(first.wait(), 10)
-        undo()
-        # Before the channel is given up: no subscription comes that would make this one look.
-        feed.watch_session(session, second.set)
-        await asyncio.wait_for(second.wait(), 10)
-
-
-async def test_channels_are_subscribed_and_given_up_once_each(own_servers: EmbeddedServers) -> None:
-    async with opened(own_servers.redis_url) as (feed, admin):
-        await admin.config_resetstat()
-        for _ in range(TURNS):
-            looked = asyncio.Event()
-            undo = feed.watch_session(new_session_id(), looked.set)
-            await asyncio.wait_for(looked.wait(), 10)
-            undo()
-        calls = {name: figures["calls"] for name, figures in (await admin.info("commandstats")).items()}
-        # One subscription each, and one of the listener's own; the last one may still be given up.
-        assert calls["cmdstat_subscribe"] <= TURNS + 1
-        assert calls.get("cmdstat_unsubscribe", 0) <= TURNS
+async def test_a_turn_that_left_before_it_was_read_ends_no_read(redis_url: str) -> None:
+    async with opened(redis_url) as worker, opened(redis_url) as producer:
+        turn_id = new_turn_id()
+        listening, writer = producer.listen(turn_id), worker.writer(turn_id, 1)
+        await until_blocked(redis_url)
+        producer.listen(new_turn_id()).close()
+        await asyncio.sleep(BELL_S)  # this timer was set after the bell's, and so ends after it
+        writer.push(0, 0, "hello")
+        await until_read(producer, turn_id, "hello")
+        assert producer.stats().hints == 0
+        listening.close()
+        writer.close(ended=True)
