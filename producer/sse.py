@@ -10,7 +10,7 @@ event of a turn's stream.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, assert_never
 
 import orjson
@@ -27,6 +27,7 @@ from shared.feed.entries import (
     ResetEvent,
     SnapshotEvent,
 )
+from shared.feed.follow import Events
 from shared.feed.stopping import stop_tasks
 from shared.sessions.records import Record
 from shared.sessions.vocabulary import CLIENT_KINDS, SCHEMAS
@@ -80,7 +81,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        events: AsyncGenerator[FollowEvent, None],
+        events: Events,
         *,
         keep_alive_s: float = 15.0,
         stall_s: float = 30.0,
@@ -104,41 +105,47 @@ class EventStream(Response):
         """Run the response. Raises what is no error of ours; those are told to the reader."""
         line = _Line(send, self._stall_s)
         pump = asyncio.create_task(self._pump(line), name="sse-pump")
-        sender = asyncio.create_task(line.send_for_ever(self._keep_alive_s), name="sse-line")
+        silence = asyncio.create_task(line.fill_silence(self._keep_alive_s), name="sse-silence")
         watch = [
             asyncio.create_task(_until_gone(receive), name="sse-reader"),
             asyncio.create_task(self._closing.wait(), name="sse-closing"),
-            sender,
+            silence,
         ]
         try:
             await line.open(self.status_code, self.raw_headers, self._first)
             done, _ = await asyncio.wait([pump, *watch], return_when=asyncio.FIRST_COMPLETED)
             if pump not in done and self._closing.is_set():
                 await stop_tasks(pump, *watch)
-                await line.write(b"retry: %d\n\n" % RETRY_MS)
+                await line.send(b"retry: %d\n\n" % RETRY_MS)
                 await line.close()
         except TimeoutError:
             pass  # the reader takes nothing: leaving without the end makes the server drop the connection
         finally:
             await stop_tasks(pump, *watch)
             await self._events.aclose()
-        for task in (pump, sender):
+        for task in (pump, silence):
             if not task.cancelled() and (error := task.exception()) and not isinstance(error, TimeoutError):
                 raise error
 
     async def _pump(self, line: _Line) -> None:
+        """Send what is ready together in one piece; what is much, in pieces that are taken one after the other."""
         try:
-            async for event in self._events:
-                frame = project(event, snapshot_url=self._snapshot_url)
-                if frame is not None:
-                    await line.put(frame)
+            async for ready in self._events:
+                frames = bytearray()
+                for event in ready:
+                    frames += project(event, snapshot_url=self._snapshot_url) or b""
+                    if len(frames) >= CHUNK_BYTES:
+                        await line.send(bytes(frames))
+                        frames.clear()
+                if frames:
+                    await line.send(bytes(frames))
         except TurnkeeperError as error:
-            await line.put(_frame("problem", {"code": error.code, "title": error.title}))
+            await line.send(_frame("problem", {"code": error.code, "title": error.title}))
         await line.close()
 
 
 class _Line:
-    """The way to the reader: whole frames in order, those that are ready together in one piece.
+    """The way to the reader: whole frames, one piece after the other.
 
     A piece is taken within ``stall_s`` seconds. Otherwise whoever sends raises ``TimeoutError``, and nothing is sent any
     more: an event that was cut off counts for nothing.
@@ -148,68 +155,52 @@ class _Line:
         self._send = send
         self._stall_s = stall_s
         self._turn = asyncio.Lock()
-        self._held = bytearray()
-        self._is_held = asyncio.Event()
         self._is_torn = False
+        self._now = asyncio.get_running_loop().time
+        self._sent_at = self._now()
 
     async def open(self, status: int, headers: list[tuple[bytes, bytes]], first: bytes) -> None:
         """Send the headers, a first frame if there is one, and a comment, so that proxies pass them on."""
         async with self._turn:
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
-            self._held[:0] = first + b": open\n\n"
-            await self._flush()
+            await self._send_pieces(first + b": open\n\n")
 
-    async def put(self, frame: bytes) -> None:
-        """Hold a frame until whoever asks for events waits for the next one.
-
-        What is much is sent now, and while the reader still has to take what came before, this waits for it.
-        """
-        self._held += frame
-        self._is_held.set()
-        if len(self._held) >= CHUNK_BYTES or self._turn.locked():
-            async with self._turn:
-                await self._flush()
-
-    async def send_for_ever(self, keep_alive_s: float) -> None:
-        """Send what is held as soon as the event loop comes to it, and a comment after so much silence."""
-        while True:
-            await self._wait_held(keep_alive_s)
-            async with self._turn:
-                await self._flush()
-
-    async def write(self, frame: bytes) -> None:
-        """Send a frame and what is held before it."""
-        self._held += frame
+    async def send(self, frames: bytes) -> None:
+        """Send whole frames; return when the reader has taken them."""
         async with self._turn:
-            await self._flush()
+            await self._send_pieces(frames)
+
+    async def fill_silence(self, keep_alive_s: float) -> None:
+        """Send a comment after so much silence, for ever."""
+        while True:
+            if self._turn.locked():
+                await asyncio.sleep(keep_alive_s)  # whoever sends waits for the reader: that is no silence
+            elif (left_s := self._sent_at + keep_alive_s - self._now()) > 0:
+                await asyncio.sleep(left_s)
+            else:
+                await self.send(b": ping\n\n")
 
     async def close(self) -> None:
-        """Send what is held and end the response in order."""
+        """End the response in order."""
         async with self._turn:
-            await self._flush()
             if not self._is_torn:
                 await self._send_body(b"", more=False)
 
-    async def _wait_held(self, keep_alive_s: float) -> None:
-        try:
-            async with asyncio.timeout(keep_alive_s):
-                await self._is_held.wait()
-        except TimeoutError:
-            self._held += b": ping\n\n"
-
-    async def _flush(self) -> None:
-        self._is_held.clear()
-        held, self._held = bytes(self._held), bytearray()
+    async def _send_pieces(self, frames: bytes) -> None:
         if self._is_torn:
             return
-        for start in range(0, len(held), CHUNK_BYTES):
+        if len(frames) <= CHUNK_BYTES:
+            await self._send_body(frames, more=True)
+            return
+        for start in range(0, len(frames), CHUNK_BYTES):
             # What is cut off in the middle may have cut an event.
-            self._is_torn = start + CHUNK_BYTES < len(held)
-            await self._send_body(held[start : start + CHUNK_BYTES], more=True)
+            self._is_torn = start + CHUNK_BYTES < len(frames)
+            await self._send_body(frames[start : start + CHUNK_BYTES], more=True)
 
     async def _send_body(self, body: bytes, *, more: bool) -> None:
         async with asyncio.timeout(self._stall_s):
             await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        self._sent_at = self._now()
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import Collection
 from contextlib import aclosing
 from typing import Annotated, Any, Final
 
@@ -17,7 +17,7 @@ from producer.traffic import Traffic
 from producer.wire import SEQ_MAX, AdmissionAnswer, EventsQuery, read_session_id, read_turn_id
 from shared.domain.errors import InvalidInput
 from shared.domain.ids import OwnerId, TurnId
-from shared.feed.entries import FollowEvent
+from shared.feed.follow import Events
 from shared.sessions.vocabulary import CLIENT_KINDS
 from shared.turns.queue import Receipt, TurnView
 
@@ -41,7 +41,7 @@ class ProducerStream(EventStream):
     def __init__(
         self,
         parts: ProducerParts,
-        events: AsyncGenerator[FollowEvent, None],
+        events: Events,
         *,
         snapshot_url: str,
         first: bytes = b"",
@@ -151,15 +151,13 @@ def read_kinds(text: str | None) -> Collection[str] | None:
     return kinds
 
 
-async def _followed(
-    parts: ProducerParts, turn_id: TurnId, owner: OwnerId
-) -> AsyncGenerator[FollowEvent, None]:
+async def _followed(parts: ProducerParts, turn_id: TurnId, owner: OwnerId) -> Events:
     """Follow a turn; trouble at the beginning is raised by the first event, as later trouble is."""
     async with aclosing(await parts.following.follow_turn(turn_id, owner)) as events:
-        async for event in events:
-            yield event
+        async for ready in events:
+            yield ready
 
 
-async def _exhaust(events: AsyncGenerator[FollowEvent, None]) -> None:
+async def _exhaust(events: Events) -> None:
     async for _ in events:
         pass

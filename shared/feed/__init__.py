@@ -4,7 +4,7 @@ Records are the truth and come from the session log; the feed is a hint and may 
 
     worker ── push ──▶ outgoing ── entries ──▶ Redis stream ──▶ LiveText (one a turn and process)
                                                                    │ cursors
-    session log ── one read a change ──▶ SessionTail ──▶ merge ◀───┘ ──▶ FollowEvents, one iterator a follower
+    session log ── one read a change ──▶ SessionTail ──▶ merge ◀───┘ ──▶ Events, one iterator a follower
 
 Invariants (tests cite them by number):
 1. A follower yields every record after its cursor once, in ``seq`` order; kinds filter what is shown, never ids.

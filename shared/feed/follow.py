@@ -1,4 +1,4 @@
-"""Following a session or a turn: replay after a cursor, then what comes, as one iterator of events (FOL-01, 05)."""
+"""Following a session or a turn: replay after a cursor, then what comes, as one iterator (FOL-01, 05)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from shared.turns.queue import FINISHED, Receipt, TurnQueue, TurnView
 
 REMOVED: Final = "session.missing"
 
+#: Events in order, those that are ready together in one list, which is never empty: whoever sends them on sends one piece.
 #: Close it when the reader is gone: that ends what it holds.
-Events: TypeAlias = AsyncGenerator[FollowEvent, None]
+Events: TypeAlias = AsyncGenerator[list[FollowEvent], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +143,18 @@ class Following:
 
         Pages are not asked for by turn: a page would then be looked for through all that came after it.
         """
-        if start.first is not None:
-            yield start.first
+        ready: list[FollowEvent] = [start.first] if start.first is not None else []
         cursor, is_last = start.cursor, view.number is None
         while not is_last:
             page = await read_page(self._log, view.session_id, after=cursor, kinds=self._watcher.kinds)
             cursor, is_last = page.through, page.is_last
             for record in page.records:
                 is_last = is_last or _is_past(record, view)
-                for event in merge.of_record(record):
-                    yield event
-        yield _end_of(view)
+                ready += merge.of_record(record)
+            if ready and not is_last:
+                yield ready
+                ready = []
+        yield [*ready, _end_of(view)]
 
 
 class _Follower:
@@ -185,20 +187,24 @@ class _Follower:
         tail = self._join()
         try:
             if self._start.first is not None:
-                yield self._start.first
+                yield [self._start.first]
+            ready: list[FollowEvent] = []
             while True:
                 self._wake.clear()
                 if tail.failure is not None:
                     raise tail.failure
                 while self._may_read(tail):
-                    for event in await self._read_page(tail):
-                        yield event
+                    if ready:
+                        yield ready
+                    ready = await self._read_page(tail)
                 end = self._find_end(tail)
                 if end is not None:
-                    yield end
+                    yield [*ready, end]
                     return
-                for event in self._live_events(tail):
-                    yield event
+                ready += self._live_events(tail)
+                if ready:
+                    yield ready
+                    ready = []
                 if not self._may_read(tail):
                     await self._sleep()
                 self._is_stalled = False
@@ -301,15 +307,20 @@ class _Follower:
 async def _shown(events: Events, kinds: Collection[str] | None) -> Events:
     """Leave out records of other kinds; everything else passes."""
     async with aclosing(events):
-        async for event in events:
-            match event:
-                case RecordEvent(record):
-                    if kinds is None or record.kind in kinds:
-                        yield event
-                case DeltaEvent() | SnapshotEvent() | ResetEvent() | EndEvent():
-                    yield event
-                case _:
-                    assert_never(event)
+        async for ready in events:
+            shown = ready if kinds is None else [event for event in ready if _is_shown(event, kinds)]
+            if shown:
+                yield shown
+
+
+def _is_shown(event: FollowEvent, kinds: Collection[str]) -> bool:
+    match event:
+        case RecordEvent(record):
+            return record.kind in kinds
+        case DeltaEvent() | SnapshotEvent() | ResetEvent() | EndEvent():
+            return True
+        case _:
+            assert_never(event)
 
 
 def _before(view: TurnView) -> int:

@@ -259,7 +259,7 @@ async def test_clients_that_leave_take_their_tasks_and_subscriptions_with_them(
             await here.ask(path)
         await await_until(lambda: producer.feed.stats().listening == 5, what="the text of each turn")
         assert (producer.world.watcher.followed, producer.feed.stats().watching) == (5, 5)
-        assert names_of_tasks() - before >= {"sse-pump", "sse-reader", "sse-line", "sse-closing"}
+        assert names_of_tasks() - before >= {"sse-pump", "sse-reader", "sse-silence", "sse-closing"}
         for line in here.lines:
             line.transport.abort()
         await await_until(

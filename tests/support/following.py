@@ -18,7 +18,7 @@ from shared.feed.entries import (
     ResetEvent,
     SnapshotEvent,
 )
-from shared.feed.follow import Following
+from shared.feed.follow import Events, Following
 from shared.feed.port import ChangeHints, FeedReader
 from shared.feed.watcher import SessionWatcher
 from shared.sessions.log import NewSession, SessionLog
@@ -143,7 +143,7 @@ class Connection:
         return self.reader
 
 
-def connect(events: AsyncGenerator[FollowEvent, None], reader: Reader | None = None) -> Connection:
+def connect(events: Events, reader: Reader | None = None) -> Connection:
     """Read events in the background; ``reader`` is one that was connected before."""
     reader = reader if reader is not None else Reader()
     news = asyncio.Event()
@@ -151,13 +151,22 @@ def connect(events: AsyncGenerator[FollowEvent, None], reader: Reader | None = N
     async def read() -> None:
         try:
             async with aclosing(events):
-                async for event in events:
-                    reader.take(event)
+                async for ready in events:
+                    for event in ready:
+                        reader.take(event)
                     news.set()
         finally:
             news.set()
 
     return Connection(reader, asyncio.create_task(read()), news)
+
+
+async def one_by_one(events: Events) -> AsyncGenerator[FollowEvent, None]:
+    """Yield each event by itself."""
+    async with aclosing(events):
+        async for ready in events:
+            for event in ready:
+                yield event
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from shared.feed.entries import (
     ResetEvent,
     SnapshotEvent,
 )
+from shared.feed.follow import Events
 from shared.sessions.records import Record, draft
 from shared.sessions.vocabulary import (
     CLIENT_KINDS,
@@ -223,20 +224,20 @@ async def never() -> None:
 
 
 class Source:
-    """Events that a test lets out one by one; it knows whether it was closed."""
+    """Events that a test lets out one by one, or some together; it knows whether it was closed."""
 
     def __init__(self) -> None:
-        self.queue: asyncio.Queue[FollowEvent | Exception | None] = asyncio.Queue()
+        self.queue: asyncio.Queue[FollowEvent | list[FollowEvent] | Exception | None] = asyncio.Queue()
         self.taken = 0
         self.is_closed = False
 
-    async def events(self) -> AsyncGenerator[FollowEvent, None]:
+    async def events(self) -> Events:
         try:
             while (event := await self.queue.get()) is not None:
                 self.taken += 1
                 if isinstance(event, Exception):
                     raise event
-                yield event
+                yield event if isinstance(event, list) else [event]
         finally:
             self.is_closed = True
 
@@ -261,8 +262,7 @@ async def test_events_that_are_ready_together_leave_in_one_piece() -> None:
         pieces += 1
 
     source, browser = Source(), Browser(count)
-    for n in range(1, 9):
-        source.queue.put_nowait(record("step.started", {}, seq=n))
+    source.queue.put_nowait([record("step.started", {}, seq=n) for n in range(1, 9)])
     task = browser.run(EventStream(source.events()))
     await browser.until(b"id: 8")
     assert pieces == 1

@@ -20,7 +20,7 @@ from shared.sessions.records import Head, Record, draft
 from shared.sessions.vocabulary import CLIENT_KINDS
 from shared.turns.inproc import InprocTurnQueue
 from shared.turns.queue import TurnView
-from tests.support.following import OWNER, FollowWorld, Reader, connect
+from tests.support.following import OWNER, FollowWorld, Reader, connect, one_by_one
 from tests.support.waiting import await_until
 
 
@@ -158,7 +158,7 @@ async def test_a_reader_that_comes_back_at_every_record_misses_nothing_and_sees_
     whole = await (await world.follow(receipt.turn_id)).ended()
     for cut in range(len(whole.events)):
         reader = Reader()
-        events = await world.following.follow_turn(receipt.turn_id, OWNER)
+        events = one_by_one(await world.following.follow_turn(receipt.turn_id, OWNER))
         for _ in range(cut):
             reader.take(await anext(events))
         await events.aclose()
