@@ -116,6 +116,9 @@ class Settings(BaseModel):
     revisions: str = Field(
         "", description="Agent revisions a worker serves, comma-separated; empty = all of its app."
     )
+    histories_max_mib: int = Field(
+        32, ge=0, le=65_536, description="Of conversations that a worker remembers; 0 = none."
+    )
     executor_threads: int = Field(16, ge=1, le=512)
     lost_threads_max: int = Field(8, ge=1, le=512)
 

@@ -69,6 +69,21 @@ async def inheriting(subject: TurnQueueSubject) -> None:
         require(claim.inherits in (inherit, None), "a fork's claim says so, or leaves it to be looked up")
 
 
+@check("a claim that tells its log's tail tells the one that the log has", "SES-72")
+async def tails(subject: TurnQueueSubject) -> None:
+    s = await stage(subject)
+    session = await s.session()
+    for _ in range(2):
+        await s.admit(session)
+        claim = await s.claim()
+        require(
+            claim.tail in ((await s.log.head(session, s.owner)).tail, None),
+            "it is the head's, or left to be looked up",
+        )
+        await s.open(claim)
+        await s.end(claim)
+
+
 @check(
     "each claim raises the epoch by one and draws a fresh token, also for the same worker",
     "DST-06",

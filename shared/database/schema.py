@@ -8,7 +8,7 @@ from typing import Any
 from shared.domain.errors import SchemaOutOfRange
 
 #: The schema this code was written for.
-VERSION = 5
+VERSION = 6
 #: The oldest code that may run on a schema this code's migrations made.
 COMPATIBLE_FROM = 2
 

@@ -51,9 +51,13 @@ class WriterRules:
 
 @dataclass(frozen=True, slots=True)
 class WriterEars:
-    """Who hears of a writer's work, on its event loop: each commit's seq, when it was sent (loop time); whole steps."""
+    """Who hears of a writer's work, on its event loop: each commit's seq, when it was sent (loop time); whole steps.
+
+    ``on_stored`` hears each commit's records, in the log's order.
+    """
 
     on_commit: Callable[[int, float], None] = lambda _seq, _sent_at: None
+    on_stored: Callable[[Sequence[Draft]], None] = lambda _drafts: None
     on_step: Callable[[], None] = lambda: None
     on_close: Callable[[CloseReason], None] = lambda _reason: None
 
@@ -92,7 +96,7 @@ class FencedCommits:
         )
         self.seq = opened.seq
         if opened.result == "opened":
-            self._ears.on_commit(opened.seq, sent_at)
+            self._note(opened.seq, sent_at, drafts)
         return opened
 
     async def append(
@@ -107,7 +111,7 @@ class FencedCommits:
         commit, sent_at = self._next_id(), _now()
         append = partial(self._queue.append, self._claim, commit, drafts, stepped=stepped, calls=calls)
         seq = await self.until_known(partial(append, expect=expect, extend_s=self._rules.extend_s))
-        self._note(seq, sent_at)
+        self._note(seq, sent_at, drafts)
         if stepped:
             self._ears.on_step()
         return seq
@@ -121,7 +125,7 @@ class FencedCommits:
         ended = await self.until_known(
             partial(self._queue.end, self._claim, commit, drafts, ending, calls=calls)
         )
-        self._note(ended.seq, sent_at)
+        self._note(ended.seq, sent_at, drafts)
         return ended
 
     async def until_known(self, send: Callable[[], Awaitable[T]]) -> T:
@@ -140,8 +144,9 @@ class FencedCommits:
         self._number += 1
         return f"{self._prefix}:{self._number}"
 
-    def _note(self, seq: int, sent_at: float) -> None:
+    def _note(self, seq: int, sent_at: float, drafts: Sequence[Draft]) -> None:
         self.seq = seq
+        self._ears.on_stored(drafts)
         self._ears.on_commit(seq, sent_at)
 
 

@@ -264,6 +264,7 @@ def claim_of(row: Row) -> Claim:
         deadline_in_s=row["deadline_in_s"],
         resumes=row["resumes"],
         inherits=row.get("inherits"),
+        tail=row.get("tail"),
     )
 
 

@@ -17,10 +17,9 @@ SELECT result, turn_id, number, seq, started_seq, epoch, token, attempts, open_f
 SELECT turn_abandon_v1(%(id)s, %(epoch)s::bigint, %(token)s) AS abandoned
 
 -- name: claim
--- A session that this statement cannot see yet answers null: whether it inherits is then looked up.
-SELECT c.*, (SELECT s.parent_through IS NOT NULL FROM sessions s WHERE s.id = c.session_id) AS inherits FROM turn_claim_v3(
+SELECT * FROM turn_claim_v4(
   %(worker)s, %(pool)s, %(revisions)s::text[], %(places)s::int, %(background)s::int, %(lease_s)s::real, %(cursor)s,
-  %(hints)s::uuid[], %(oldest_first)s, %(takeovers)s, %(suspects)s::int, %(attempts_max)s::int, %(running_max)s::int, false) c
+  %(hints)s::uuid[], %(oldest_first)s, %(takeovers)s, %(suspects)s::int, %(attempts_max)s::int, %(running_max)s::int, false)
 
 -- name: open
 SELECT result, number, seq, started_seq FROM turn_open_v3(%(id)s, %(session)s, %(epoch)s::bigint, %(token)s, %(commit)s, %(title)s,

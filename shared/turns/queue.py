@@ -144,6 +144,9 @@ class Claim:
     resumes: int | None = None
     #: Whether the session goes on from another's history; None where the claim did not look.
     inherits: bool | None = None
+    #: The log's tail, read after the claim was made; None where the claim did not look. While its fence holds, no record that
+    #: a prompt is made of follows that tail before this turn's own.
+    tail: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from tests.support.mutations import Mutation, Scenario, mutation, prove
 #: What a claim judges silence by. The server has been up for longer.
 SHORT_LEASE_S = 0.05
 CLAIM_ONE: Final = (
-    "SELECT * FROM turn_claim_v3('w1', 'turns', '{1}', 1, NULL, 60, '', '{}', false, true, 8, 3, 256, false)"
+    "SELECT * FROM turn_claim_v4('w1', 'turns', '{1}', 1, NULL, 60, '', '{}', false, true, 8, 3, 256, false)"
 )
 
 
@@ -59,8 +59,23 @@ async def scenario_two_claims_at_one_cap(url: str) -> None:
         async with w.transaction() as first:
             await first.execute(CLAIM_ONE)
             second = asyncio.create_task(w.claims("w2", revisions=("2",)))
-            await w.waits(second, "turn_claim_v3")
+            await w.waits(second, "turn_claim_v4")
         assert await second == []
+
+
+async def scenario_turn_that_ends_while_a_claim_waits(url: str) -> None:
+    """A claim that began before a turn ended, and takes the next one, tells the tail that the end left."""
+    async with world(url) as w:
+        ending = await w.held_turn("w1")
+        behind = await w.admit(ending.session_id)
+        await w.admit(await w.session())
+        async with w.transaction() as owners:
+            await owners.execute("SELECT 1 FROM owners FOR UPDATE")
+            waiting = asyncio.create_task(w.claims("w2", places=2))
+            await w.waits(waiting, "turn_claim_v4")
+            await w.end(ending)
+        told = {claim.turn_id: claim.tail for claim in await waiting}
+        assert told[behind.turn_id] == (await w.log.head(ending.session_id, OWNER)).tail
 
 
 async def scenario_old_session_beside_new_ones(url: str) -> None:
@@ -188,8 +203,21 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_two_claims_at_one_cap,
         mutation(
             "owners are not locked",
-            "turn_claim_v3",
+            "turn_claim_v4",
             ("PERFORM 1 FROM owners o WHERE o.id = ANY (v_owners) ORDER BY o.id FOR NO KEY UPDATE;", ""),
+        ),
+    ),
+    (
+        scenario_turn_that_ends_while_a_claim_waits,
+        mutation(
+            "tails are read when the claim begins",
+            "turn_claim_v4",
+            (
+                "BEGIN\n  IF p_takeovers THEN",
+                "BEGIN\n  PERFORM set_config('test.tails', (SELECT json_object_agg(id, tail::text) FROM sessions)::text, true);"
+                "\n  IF p_takeovers THEN",
+            ),
+            ("IS NOT NULL, s.tail", "IS NOT NULL, (current_setting('test.tails')::json ->> s.id)::bytea"),
         ),
     ),
     (
@@ -275,6 +303,10 @@ async def test_expired_rows_that_fill_a_cap_are_taken_over(database_url: str) ->
 @pytest.mark.behaviour("DST-14")
 async def test_two_claims_at_once_keep_an_owners_cap(database_url: str) -> None:
     await scenario_two_claims_at_one_cap(database_url)
+
+
+async def test_a_claim_tells_a_tail_that_was_read_after_it_took_its_turns(database_url: str) -> None:
+    await scenario_turn_that_ends_while_a_claim_waits(database_url)
 
 
 @pytest.mark.behaviour("DST-06")

@@ -236,7 +236,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_producer_dies_after_its_commit,
         mutation(
             "claims follow wakes only",
-            "turn_claim_v3",
+            "turn_claim_v4",
             (
                 "v_owners := turn_owners_v3(p_pool, p_revisions, p_cursor, p_running_max,"
                 " CASE WHEN v_background > 0 THEN 2 ELSE 1 END, p_users_only);",

@@ -148,7 +148,7 @@ PROOFS: list[tuple[Scenario, Mutation]] = [
         scenario_deadline_of_a_released_turn,
         mutation(
             "time counts from the claim",
-            "turn_claim_v3",
+            "turn_claim_v4",
             ("extract(epoch FROM clock_timestamp() - t.opened_at)", "extract(epoch FROM interval '0')"),
         ),
     ),

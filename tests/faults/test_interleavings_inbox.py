@@ -19,7 +19,7 @@ from tests.faults.world import ATTEMPTS_MAX, OWNER, admission, fenced, outcome, 
 from tests.support.mutations import Mutation, Scenario, mutation, prove
 
 CLAIM_ONE: Final = (
-    "SELECT * FROM turn_claim_v3('w1', 'turns', '{1}', 1, NULL, 60, '', '{}', false, true, 8, 3, 256, false)"
+    "SELECT * FROM turn_claim_v4('w1', 'turns', '{1}', 1, NULL, 60, '', '{}', false, true, 8, 3, 256, false)"
 )
 
 

@@ -59,7 +59,7 @@ PROOFS: list[tuple[CrashScenario, Mutation]] = [
         scenario_crash_after_an_asynchronous_renewal,
         mutation(
             "claims commit asynchronously",
-            "turn_claim_v3",
+            "turn_claim_v4",
             (
                 "BEGIN\n  IF p_takeovers THEN",
                 "BEGIN\n  PERFORM set_config('synchronous_commit', 'off', true);\n  IF p_takeovers THEN",

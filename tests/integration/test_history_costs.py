@@ -50,7 +50,7 @@ SELECT %(session)s, (t - 1) * 8 + n, t,
          ELSE '{}'::jsonb END::text, sha256('x')
   FROM generate_series(1, %(turns)s) t, generate_series(1, 8) n
 """
-MOVE_HEAD = "UPDATE sessions SET seq = %(turns)s * 8, next_number = %(turns)s + 1 WHERE id = %(session)s"
+MOVE_HEAD = "UPDATE sessions SET seq = %(turns)s * 8, next_number = %(turns)s + 1, tail = sha256('filled') WHERE id = %(session)s"
 EXPIRE = "UPDATE turns SET expires_at = clock_timestamp() - interval '1 ms' WHERE session_id = %(session)s"
 
 

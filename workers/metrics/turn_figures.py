@@ -38,6 +38,8 @@ def turn_figures(collector: PartsCollector, parts: TurnParts, stores: WorkerStor
             "renewal_refused": holdings.keeper.counts.refused,
             "watchdog_fired": holdings.keeper.counts.watchdog_fired,
             "orphan_released": holdings.counts.orphans_released,
+            "history_found": runner.histories.counts.found,
+            "history_missed": runner.histories.counts.missed,
             **{name: pump.info()[name] for name in ("claims", "claimed", "lost_claims", "claim_failures")},
         },
     )

@@ -13,6 +13,7 @@ from shared.models.port import ChatModel
 from shared.settings import DEFAULT_OPENAI_BASE_URL, Settings
 from shared.tasks.port import TaskLimits
 from shared.wakes.names import ACTIVITY, TURNS
+from workers.context.history_cache import HistoryCache
 from workers.executor import BoundedExecutor
 from workers.parts import Room
 from workers.pump import Pump
@@ -73,6 +74,7 @@ async def build_turns(
         hints=stores.feed,
         ring=ring,
         recall=recall,
+        histories=HistoryCache(settings.histories_max_mib * 1024 * 1024),
         deliver=deliver,
         model_tasks=_model_tasks(settings, stores, ring),
         on_end=(lambda: stores.wakes.ring(ACTIVITY)) if app.memory is not None else (lambda: None),

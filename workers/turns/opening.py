@@ -18,7 +18,8 @@ from shared.sessions.records import Record
 from shared.sessions.vocabulary import MEMORY_KINDS, Payload, TurnStarted, UserMessage, draft_of
 from shared.turns.admission import TurnAdmission
 from shared.turns.queue import CallEntry, Claim, Opened, TurnQueue
-from workers.context.history import HISTORY_PAGE_RECORDS, read_history, room_for_history
+from workers.context.history import HISTORY_PAGE_RECORDS, History, read_turns, room_for_history
+from workers.context.history_cache import HistoryCache
 from workers.context.lineage import LineageReader
 from workers.context.transcript import Transcript, fold
 from workers.turns.body.memory import TurnMemory
@@ -31,11 +32,15 @@ from workers.turns.progress import Progress
 
 @dataclass(frozen=True, slots=True)
 class OpenTurn:
-    """An open turn that is ours: what its body gets, and what the log says is to be done next."""
+    """An open turn that is ours: what its body gets, and what the log says is to be done next.
+
+    ``history`` are the turns before one that this process opened itself, for whoever keeps them.
+    """
 
     turn: HostTurn
     action: NextAction
     taken_over: bool = False
+    history: History | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,7 @@ class Opener:
     log: SessionLog
     inbox: Inbox
     failpoints: Failpoints
+    histories: HistoryCache
     admission: TurnAdmission | None = None
 
     async def open(self, claim: Claim, parts: LoopParts, writer: QueuedTurnWriter) -> OpenTurn:
@@ -101,9 +107,9 @@ class Opener:
     ) -> OpenTurn:
         whole = isinstance(parts.journal, WholeTurnJournal)
         started = _as_whole(started) if whole else started
-        history = await self._history(claim, parts, started)
+        history, shown = await self._history(claim, parts, started)
         # The number is given by the database as it opens; nothing in the first header depends on it.
-        progress = Progress(history.with_user(started.entry, started.user_message.text), number=0)
+        progress = Progress(shown.with_user(started.entry, started.user_message.text), number=0)
         prepared = parts.agent.use is None and not whole
         header = StepLoop(parts, parts.agent.policy, progress).step_header() if prepared else []
         opened = await self._send(claim, writer, started, header)
@@ -111,7 +117,7 @@ class Opener:
             return await self._stand(claim, parts, writer, opened)
         action = AskModel(0, prepared=prepared)
         progress = replace(progress, number=opened.number)
-        return OpenTurn(self._turn(claim, parts, started, progress, action), action)
+        return OpenTurn(self._turn(claim, parts, started, progress, action), action, history=history)
 
     async def _stand(
         self, claim: Claim, parts: LoopParts, writer: QueuedTurnWriter, opened: Opened
@@ -121,11 +127,11 @@ class Opener:
         log = read_turn(own)
         if log.started is None:
             raise CorruptRecord("an open turn has no turn.started", session=claim.session_id)
-        history = await self._history(claim, parts, log.started, before=opened.started_seq)
+        _, shown = await self._history(claim, parts, log.started, before=opened.started_seq)
         calls = await until_known(lambda: self.queue.calls(claim.session_id, claim.turn_id))
         parts.ledger.update((c.invocation_id, c) for c in calls)
         progress = Progress(
-            fold(own, history),
+            fold(own, shown),
             number=opened.number,
             run=log.run,
             step=log.steps,
@@ -166,8 +172,14 @@ class Opener:
 
     async def _history(
         self, claim: Claim, parts: LoopParts, started: TurnStarted, *, before: int | None = None
-    ) -> Transcript:
-        """Read what of the earlier turns, inherited ones too, this one shows: the same on every attempt."""
+    ) -> tuple[History, Transcript]:
+        """Return the earlier turns and what of them, inherited ones too, this one shows: the same on every attempt."""
+        room = room_for_history(parts.agent, started.user_message.text)
+        # Only a log's end is remembered, and only of a log that stands by itself.
+        if before is None and claim.inherits is False and claim.tail is not None:
+            known = self.histories.take(claim.session_id, claim.tail)
+            if known is not None and (shown := known.shown(room)) is not None:
+                return known, shown
         reader = LineageReader(
             claim.session_id,
             lambda session, seq: until_known(
@@ -178,9 +190,8 @@ class Opener:
             lambda session: until_known(partial(self.log.head, session, claim.owner)),
             may_inherit=claim.inherits is not False,
         )
-        return await read_history(
-            reader, room_tokens=room_for_history(parts.agent, started.user_message.text), before=before
-        )
+        history = await read_turns(reader, room_tokens=room, before=before)
+        return history, history.shown(room) or Transcript()
 
     async def _read_turn(self, session_id: SessionId, opened: Opened) -> list[Record]:
         """Read all records of an open turn, page by page, from its first on."""

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -21,6 +22,7 @@ from typing import Final
 from shared.agents import Agent, App
 from shared.domain.errors import (
     Broken,
+    CorruptRecord,
     Defect,
     FenceLost,
     NothingPending,
@@ -42,8 +44,10 @@ from shared.inbox.port import Inbox
 from shared.models.port import ChatModel
 from shared.sessions.log import SessionLog
 from shared.sessions.vocabulary import TurnEnded, TurnReply, draft_of
-from shared.turns.queue import Claim, Ended, Ending, Outcome, TurnQueue
+from shared.turns.queue import Claim, Ended, Ending, Opened, Outcome, TurnQueue
 from workers.cancellation import is_cancelled
+from workers.context.history import History
+from workers.context.history_cache import HistoryCache
 from workers.executor import BoundedExecutor
 from workers.tasks.delivery import ResultDelivery
 from workers.tasks.results import time_to_execute, with_result
@@ -55,6 +59,7 @@ from workers.turns.journal import WholeTurnJournal, journal_of
 from workers.turns.loop import LoopParts
 from workers.turns.next_action import AlreadyEnded, EndWithReply, EndWithResult
 from workers.turns.opening import Opener, OpenTurn
+from workers.turns.own_records import OwnRecords
 from workers.turns.progress import Closing, TurnRef
 from workers.turns.step_records import closing_of
 
@@ -107,6 +112,7 @@ class TurnRunner:
     on_end: Callable[[], None] = lambda: None
     deliver: ResultDelivery | None = None
     model_tasks: ModelTasks | None = None
+    histories: HistoryCache = field(default_factory=HistoryCache)
     counts: RunnerCounts = field(default_factory=RunnerCounts)
 
     async def run(self, holding: Holding) -> None:
@@ -148,16 +154,16 @@ class TurnRunner:
 
     async def _attempt(self, holding: Holding) -> None:
         claim = holding.claim
-        writer = self._writer(claim)
+        own = OwnRecords()
+        writer = self._writer(claim, own)
         feed = self.feed.writer(claim.turn_id, claim.fence.epoch)
-        turn: HostTurn | None = None
+        opened: OpenTurn | None = None
         whole: WholeTurnJournal | None = None
         try:
             try:
                 parts = self._parts(claim, self._agent(claim), writer, feed)
                 whole = parts.journal if isinstance(parts.journal, WholeTurnJournal) else None
                 opened = await self._opener.open(claim, parts, writer)
-                turn = opened.turn
                 self.counts.taken_over += opened.taken_over
                 await self.failpoints.hit("turn.opened")
                 closing = await self._close(holding, opened, parts)
@@ -173,15 +179,18 @@ class TurnRunner:
                     raise closed_error(claim, writer.reason) from error
                 if writer.opened is None and isinstance(error, _NOT_OPENED):
                     raise
+                turn = None if opened is None else opened.turn
                 closing = await self._failure(claim, writer, turn, error, whole=whole is not None)
                 ended = await self._end(holding, writer, closing)
             feed.close(ended=True)
         finally:
             feed.close()
-            if turn is not None:
-                await turn.tasks.cancel()
+            if opened is not None:
+                await opened.turn.tasks.cancel()
             await writer.stop()
         self._note_end(closing.ending.outcome)
+        if opened is not None and opened.history is not None:
+            self._remember(claim, opened.history, own, writer.opened)
         await self.failpoints.hit("turn.ended")
         self._ring_promoted(ended)
 
@@ -192,12 +201,14 @@ class TurnRunner:
             log=self.log,
             inbox=self.inbox,
             failpoints=self.failpoints,
+            histories=self.histories,
             admission=self.app.admission,
         )
 
-    def _writer(self, claim: Claim) -> QueuedTurnWriter:
+    def _writer(self, claim: Claim, own: OwnRecords | None = None) -> QueuedTurnWriter:
         ears = WriterEars(
             on_commit=lambda _seq, _sent_at: self.hints.publish_change(claim.session_id),
+            on_stored=(own or OwnRecords()).note,
             on_step=lambda: self.holdings.note_step(claim),
         )
         return QueuedTurnWriter(self.queue, self.log, claim, ears=ears)
@@ -303,6 +314,15 @@ class TurnRunner:
     def _note_end(self, outcome: Outcome) -> None:
         self.counts.ended[outcome] = self.counts.ended.get(outcome, 0) + 1
         self.on_end()
+
+    def _remember(self, claim: Claim, before: History, own: OwnRecords, opened: Opened | None) -> None:
+        """Keep what the session's next turn shows, for the tail that its log has if nobody wrote to it but this turn."""
+        if opened is None or claim.tail is None or claim.inherits is not False:
+            return
+        with suppress(CorruptRecord):  # told by the next turn, which reads it
+            turn = own.as_past_turn(claim.session_id, opened)
+            history = before.followed_by(turn, room_tokens=self.app.agent(claim.agent).budget_tokens)
+            self.histories.keep(claim.session_id, own.tail_after(claim.tail, opened), history)
 
     async def _end(self, holding: Holding, writer: QueuedTurnWriter, closing: Closing) -> Ended:
         """Write the closing commit. A drain that begins meanwhile waits for it: what a body returned is stored (TRN-24)."""

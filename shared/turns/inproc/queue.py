@@ -109,13 +109,11 @@ class InprocTurnQueue(InprocPools):
         now = self._store.now()
         lost = take_over_lost(self._tables, request, now, self._store.started_at)
         ready = take_ready(self._tables, request, lost, now)
-        return [
-            replace(
-                claim_of(row, now, lost=row in lost),
-                inherits=self._store.sessions[row.session_id].parent_through is not None,
-            )
-            for row in (*lost, *ready)
-        ]
+        return [self._told(claim_of(row, now, lost=row in lost)) for row in (*lost, *ready)]
+
+    def _told(self, claim: Claim) -> Claim:
+        session = self._store.sessions[claim.session_id]
+        return replace(claim, inherits=session.parent_through is not None, tail=session.tail)
 
     async def open(
         self,

@@ -26,7 +26,10 @@ from workers.context.estimates import estimate_messages, estimate_text
 from workers.context.history import (
     HISTORY_MAX_RECORDS,
     HISTORY_PAGE_RECORDS,
+    History,
+    past_turn,
     read_history,
+    read_turns,
     room_for_history,
 )
 from workers.context.transcript import Transcript, fold
@@ -129,6 +132,32 @@ async def test_what_is_read_is_bounded_by_the_room_and_by_a_number_of_records_ne
             shown = await read_history(small.read_back, room_tokens=10**9)
             assert sum(small.pages) == HISTORY_MAX_RECORDS
             assert len(shown.messages) == HISTORY_MAX_RECORDS
+
+
+@given(TURNS, st.integers(0, 12), st.integers(-10, 2_000), st.integers(1, 2_000), st.integers(-10, 2_000))
+async def test_a_history_that_is_kept_while_turns_are_added_shows_what_the_log_does_or_says_that_it_must_be_read(
+    turns: list[tuple[list[int], bool]], added: int, room: int, budget: int, asked: int
+) -> None:
+    parts = [turn_of(n, steps, replies=replies) for n, (steps, replies) in enumerate(turns)]
+    known = len(parts) - min(added, len(parts))
+    history = await read_turns(Log(log_of(parts[:known])).read_back, room_tokens=min(room, budget))
+    for part in parts[known:]:
+        history = history.followed_by(past_turn(log_of([part])), room_tokens=budget)
+    log = Log(log_of(parts))
+    shown = history.shown(asked)
+    assert shown in (None, await read_history(log.read_back, room_tokens=asked))
+    # As much as was read of it, and as was kept while it grew, it never has to be read again.
+    assert shown is not None or asked > min(room, budget)
+
+
+async def test_a_history_that_is_kept_ends_where_a_reading_of_the_log_does() -> None:
+    parts = [turn_of(n, [0]) for n in range(2 * HISTORY_MAX_RECORDS // 4)]
+    history = History(is_complete=True)
+    for part in parts:
+        history = history.followed_by(past_turn(log_of([part])), room_tokens=10**9)
+    assert history.shown(10**9) == await read_history(Log(log_of(parts)).read_back, room_tokens=10**9)
+    # One turn more is kept: the first that is not shown.
+    assert len(history.turns) == HISTORY_MAX_RECORDS // 4 + 1
 
 
 async def test_without_room_nothing_is_read() -> None:
