@@ -38,7 +38,7 @@ from shared.turns.grouping.postgres import ADMISSIONS_AT_ONCE, TurnGroups
 from shared.turns.postgres import PostgresTurnQueue
 from shared.turns.queue import AdmissionLimits
 from shared.turns.waiting import WaitingTotal
-from shared.wakes.celery_publisher import CeleryWakePublisher
+from shared.wakes.opening import open_wakes
 from shared.wakes.port import WakePublisher
 
 #: Seconds that owed wakes may take at the end; sweeps find what they were about.
@@ -191,7 +191,7 @@ def _waiting(queue: PostgresTurnQueue, settings: Settings, stack: AsyncExitStack
 
 
 def _publisher(settings: Settings) -> WakePublisher:
-    return CeleryWakePublisher(settings.broker_url.get_secret_value(), bound_s=settings.publish_bound_s)
+    return open_wakes(settings.broker_url.get_secret_value(), bound_s=settings.publish_bound_s)
 
 
 def _authenticator(settings: Settings, database: Database, stack: AsyncExitStack) -> Authenticator:

@@ -26,8 +26,9 @@ from shared.settings import Settings
 from shared.tasks.postgres import PostgresTaskStore
 from shared.turns.grouping.postgres import TurnGroups
 from shared.turns.postgres import PostgresTurnQueue
-from shared.wakes.celery_publisher import CeleryWakePublisher
 from shared.wakes.names import TURNS, UPKEEP
+from shared.wakes.opening import open_wakes
+from shared.wakes.port import WakePublisher
 
 WAKES_CLOSE_S: Final = 1.0
 #: Connections for renewals and polls, apart from the hot path's, so that a pool that is used up costs no lease.
@@ -51,7 +52,7 @@ class WorkerStores:
     jobs: PostgresJobQueue
     log: PostgresSessionLog
     feed: Feed
-    wakes: CeleryWakePublisher
+    wakes: WakePublisher
     failpoints: Failpoints
     leave: asyncio.Event
 
@@ -82,7 +83,7 @@ async def open_stores(settings: Settings, queues: Sequence[str], stack: AsyncExi
     )
     stack.push_async_callback(groups.close)
     process = psutil.Process()
-    wakes = CeleryWakePublisher(settings.broker_url.get_secret_value(), bound_s=settings.publish_bound_s)
+    wakes = open_wakes(settings.broker_url.get_secret_value(), bound_s=settings.publish_bound_s)
     stack.push_async_callback(asyncio.to_thread, wakes.close, WAKES_CLOSE_S)
     return WorkerStores(
         worker=new_worker_id(

@@ -25,6 +25,12 @@ Exchange: Final[Any] = entity.Exchange
 Queue: Final[Any] = entity.Queue
 Producer: Final[Any] = messaging.Producer
 
+#: Seconds that a publish may take.
+PUBLISH_BOUND_S: Final = 0.25
+#: What Celery finds behind the arguments of a job (protocol 2), and how a message says that no disk need keep it.
+EMBED: Final = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+TRANSIENT: Final = 1
+
 _AMQP_SCHEMES: Final = ("amqp", "amqps", "pyamqp")
 
 
@@ -111,14 +117,14 @@ class KombuSender:
         wake_id = str(uuid.uuid4())
         declare = [self._queues[queue]] if self._amqp else []
         producer.publish(
-            ([list(ids)], {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}),
+            ([list(ids)], {}, EMBED),
             exchange="",
             routing_key=queue,
             declare=declare,
             serializer="json",
-            delivery_mode="transient",
+            delivery_mode=TRANSIENT,
             retry=False,
-            headers=_headers(queue, wake_id, len(ids)),
+            headers=message_headers(queue, wake_id, len(ids)),
             correlation_id=wake_id,
             reply_to="",
         )
@@ -151,7 +157,7 @@ def waiting_wakes(broker_url: str, queues: Iterable[str], *, bound_s: float) -> 
         sender.close()
 
 
-def _headers(queue: str, wake_id: str, ids: int) -> dict[str, Any]:
+def message_headers(queue: str, wake_id: str, ids: int) -> dict[str, Any]:
     """Return what Celery's worker, its events and Flower read of a message (protocol 2); ids stay out of their views."""
     return {
         "lang": "py",

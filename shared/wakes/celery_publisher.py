@@ -1,25 +1,18 @@
-"""The wake publisher: rings from any thread, coalesced, sent to Celery's queues by one thread of its own."""
+"""The wake publisher of any broker that Celery serves: rings from any thread, sent through kombu by one thread of its own."""
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from shared.domain.errors import BrokerUnavailable
-from shared.wakes.broker import KombuSender
+from shared.wakes.broker import PUBLISH_BOUND_S, KombuSender
 from shared.wakes.coalescer import NEVER, Coalescer, Message
+from shared.wakes.outbox import Outbox
 from shared.wakes.port import WakeStats
-
-_log: Final = logging.getLogger(__name__)
-
-PUBLISH_BOUND_S: Final = 0.25
-BACKOFF_FIRST_S: Final = 0.05
-BACKOFF_MAX_S: Final = 1.0
 
 
 class WakeSender(Protocol):
@@ -36,8 +29,7 @@ class CeleryWakePublisher:
     """A ``WakePublisher`` over Celery's queues on Redis, Valkey or RabbitMQ.
 
     ``ring`` only notes the wake under a lock that is held for microseconds; a daemon thread, started by the first ring,
-    sends. A message that the broker does not take stays owed without its ids, and is tried again after a pause that
-    doubles from 50 ms to 1 s with jitter, so an absent broker costs one bounded attempt a pause (DST-05, DST-27, DST-28).
+    sends (DST-05, DST-27, DST-28).
     """
 
     def __init__(
@@ -50,23 +42,13 @@ class CeleryWakePublisher:
         rng: random.Random | None = None,
     ) -> None:
         self._connect = connect or (lambda: KombuSender(broker_url, bound_s=bound_s))
-        self._owed = coalescer or Coalescer()
-        self._rng = rng or random.Random()
+        self._outbox = Outbox(coalescer, rng)
         self._changed = threading.Condition(threading.Lock())
         self._sending: threading.Thread | None = None
-        self._close_by: float | None = None
-        self._retry_at = -NEVER
-        self._failures = 0
-        self._published: Counter[str] = Counter()
-        self._failed = 0
-        self._late = 0
 
     def ring(self, queue: str, ids: Sequence[str] = ()) -> None:
         with self._changed:
-            if self._close_by is not None:
-                self._late += 1
-                return
-            if not self._owed.add(queue, ids):
+            if not self._outbox.add(queue, ids):
                 return
             if self._sending is None:
                 self._sending = threading.Thread(target=self._send_all, name="wakes", daemon=True)
@@ -75,23 +57,13 @@ class CeleryWakePublisher:
 
     def stats(self) -> WakeStats:
         with self._changed:
-            return WakeStats(
-                published=self._published.total(),
-                coalesced=self._owed.coalesced,
-                dropped=self._owed.dropped + self._late,
-                failed=self._failed,
-                broker_ok=self._failures == 0,
-                published_by_queue=dict(self._published),
-            )
+            return self._outbox.stats()
 
     def close(self, timeout: float) -> None:
         """Send what is owed within ``timeout`` seconds, at most one attempt if the broker is away, then stop."""
         with self._changed:
-            if self._close_by is None:
-                self._close_by = time.monotonic() + timeout
-                self._owed.hurry()
-                self._retry_at = -NEVER
-                self._changed.notify()
+            self._outbox.close(time.monotonic() + timeout)
+            self._changed.notify()
             sending = self._sending
         if sending is not None:
             sending.join(timeout)
@@ -102,9 +74,11 @@ class CeleryWakePublisher:
             try:
                 sender.send(message.queue, message.ids)
             except BrokerUnavailable as error:
-                self._note_failure(message, error)
+                with self._changed:
+                    self._outbox.note_failed(message, error, time.monotonic())
             else:
-                self._note_success(message)
+                with self._changed:
+                    self._outbox.note_sent(message)
         sender.close()
 
     def _next_message(self) -> Message | None:
@@ -112,30 +86,9 @@ class CeleryWakePublisher:
         with self._changed:
             while True:
                 now = time.monotonic()
-                due_at = max(self._owed.due_at(), self._retry_at)
-                if self._close_by is not None:
-                    self._owed.hurry()
-                    gave_up = self._failures > 0 and self._retry_at > now
-                    if self._owed.due_at() == NEVER or now >= self._close_by or gave_up:
-                        return None
-                if due_at <= now:
-                    return self._owed.take(now)
+                if self._outbox.is_over(now):
+                    return None
+                if (message := self._outbox.take(now)) is not None:
+                    return message
+                due_at = self._outbox.due_at()
                 self._changed.wait(None if due_at == NEVER else due_at - now)
-
-    def _note_success(self, message: Message) -> None:
-        with self._changed:
-            self._published[message.queue] += 1
-            recovered, self._failures = self._failures, 0
-        if recovered:
-            _log.warning("broker takes wakes again", extra={"failures": recovered})
-
-    def _note_failure(self, message: Message, error: BrokerUnavailable) -> None:
-        with self._changed:
-            self._owed.give_back(message)
-            self._failed += 1
-            self._failures += 1
-            first = self._failures == 1
-            pause = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(self._failures - 1, 10))
-            self._retry_at = time.monotonic() + pause * self._rng.uniform(0.5, 1.0)
-        if first:
-            _log.warning("broker takes no wakes: %s", error)

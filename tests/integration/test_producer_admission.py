@@ -19,8 +19,8 @@ from shared.domain.failpoints import FailpointError, Failpoints
 from shared.domain.ids import OwnerId, SessionId
 from shared.turns.admission import TurnAdmission
 from shared.turns.queue import Admission, AdmissionLimits, Receipt, TurnQueue
-from shared.wakes.celery_publisher import CeleryWakePublisher
 from shared.wakes.inproc import InprocWakes
+from shared.wakes.opening import open_wakes
 from tests.support.brokers import free_port
 from tests.support.producers import (
     await_status,
@@ -178,7 +178,7 @@ async def test_two_producers_make_one_session_of_one_key(database_url: str) -> N
 @pytest.mark.behaviour("API-02", "API-14")
 async def test_a_broker_that_is_away_delays_nothing_and_is_reported(database_url: str) -> None:
     broker_url = f"redis://127.0.0.1:{free_port()}/0"
-    wakes = CeleryWakePublisher(broker_url, bound_s=0.25)
+    wakes = open_wakes(broker_url, bound_s=0.25)
     async with calling(database_url, wakes=wakes, broker_url=broker_url) as (_producer, client):
         session = await create_session(client)
         response = await client.post(f"/v1/sessions/{session}/turns", json={"message": "x"})
