@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from producer.traffic import Traffic
 from shared.database.counters import WorkCounters
-from shared.inbox.port import InboxBacklog
+from shared.inbox.backlog import InboxBacklog
 from shared.jobs.queue import JobBacklog
 from shared.turns.queue import Backlog
 from shared.wakes.port import WakePublisher

@@ -13,8 +13,8 @@ import typer
 from producer.dev.running import find_database_url
 from shared.database.pool import Database
 from shared.database.totals import TOTAL_NAMES, TotalName, read_totals
-from shared.inbox.port import InboxBacklog
-from shared.inbox.postgres import PostgresInbox
+from shared.inbox.backlog import InboxBacklog
+from shared.inbox.postgres_backlog import read_backlog
 from shared.jobs.postgres import PostgresJobQueue
 from shared.jobs.queue import BACKGROUND_POOLS, JobBacklog, ParkedJob, Pool
 from shared.settings import load_settings
@@ -83,7 +83,7 @@ async def _read(url: str) -> Standing:
         parked = [job for pool in BACKGROUND_POOLS for job in await jobs.parked(pool, limit=PARKED_SHOWN)]
         backlog = await pools.backlog(TURNS, served or [""])
         lost = await read_lost_turns(database, limit=PARKED_SHOWN)
-        inbox = await PostgresInbox(database).backlog()
+        inbox = await read_backlog(database)
         return Standing(backlog, inbox, workers, backlogs, parked, lost, await read_totals(database))
     finally:
         await database.close()

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from shared.domain.canonical import canonical_json
 from shared.domain.errors import InboxFull, KeyConflict
 from shared.domain.ids import OwnerId, SessionId, TurnId
+from shared.inbox.backlog import InboxBacklog
 from shared.inbox.delivering import queued_draft
 from shared.inbox.port import (
     ATTEMPTS_MAX,
     MAX_PENDING,
     Delivered,
     Delivery,
-    InboxBacklog,
     InboxItem,
     Recovered,
 )

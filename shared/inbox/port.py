@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from shared.domain.ids import OwnerId, SessionId, TurnId
+from shared.inbox.backlog import InboxBacklog
 from shared.turns.queue import OnWorkerLoss
 
 #: How many items may wait in one session, and how often one may be claimed by turns that fail, unless settings say otherwise.
@@ -66,14 +67,6 @@ class Recovered:
 
     ready: Sequence[TurnId]
     may_be_more: bool
-
-
-@dataclass(frozen=True, slots=True)
-class InboxBacklog:
-    """What waits in all inboxes, claimed by no turn; both look at 10,000 items at most. ``oldest_s`` is the oldest's age."""
-
-    waiting: int
-    oldest_s: float
 
 
 class Inbox(Protocol):

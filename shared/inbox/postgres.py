@@ -11,16 +11,17 @@ from shared.database.statements import load_statements
 from shared.domain.canonical import canonical_json
 from shared.domain.errors import InboxFull, KeyConflict, SessionMissing
 from shared.domain.ids import OwnerId, SessionId, TurnId
+from shared.inbox.backlog import InboxBacklog
 from shared.inbox.delivering import queued_draft
 from shared.inbox.port import (
     ATTEMPTS_MAX,
     MAX_PENDING,
     Delivered,
     Delivery,
-    InboxBacklog,
     InboxItem,
     Recovered,
 )
+from shared.inbox.postgres_backlog import read_backlog
 
 _SQL = load_statements(Path(__file__).with_name("queries.sql"))
 
@@ -90,8 +91,7 @@ class PostgresInbox:
 
     async def backlog(self) -> InboxBacklog:
         """See the port."""
-        [row] = await self._db.read("inbox.backlog", _SQL["backlog"], {})
-        return InboxBacklog(row["waiting"], row["oldest_s"])
+        return await read_backlog(self._db)
 
 
 def _item(row: Row) -> InboxItem:

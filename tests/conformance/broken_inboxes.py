@@ -8,9 +8,10 @@ from typing import Any
 
 from shared.domain.errors import InboxFull, NothingPending, SessionMissing, TurnRefused
 from shared.domain.ids import OwnerId, SessionId, TurnId
+from shared.inbox.backlog import InboxBacklog
 from shared.inbox.delivering import queued_draft
 from shared.inbox.inproc import InprocInbox, put_item
-from shared.inbox.port import Delivered, Delivery, InboxBacklog, InboxItem, Recovered
+from shared.inbox.port import Delivered, Delivery, InboxItem, Recovered
 from shared.leases.fence import Fence
 from shared.sessions.inproc import InprocStore, KeySpace
 from shared.turns.inproc import InprocTurnQueue

@@ -47,7 +47,8 @@ LIGHT_STATUS = """
 import sys
 import producer.cli.entry, producer.cli.status
 heavy = {"fastapi", "starlette", "uvicorn", "celery", "kombu", "alembic", "sqlalchemy", "openai", "redis", "aiohttp",
-         "httpx2", "numpy", "psutil", "rich", "structlog", "prometheus_client"}
+         "httpx2", "numpy", "psutil", "rich", "structlog", "prometheus_client",
+         "shared.sessions", "shared.sessions.vocabulary", "shared.turns.queue", "shared.inbox.port"}
 print(sorted(heavy & set(sys.modules)))
 """
 
