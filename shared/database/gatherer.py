@@ -1,4 +1,4 @@
-"""Gathers members that may share a statement: nobody waits while nothing is under way, and nobody waits for long."""
+"""Gathers members that may share a statement: those that come together leave together, and nobody waits for long."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ class _Place(Generic[M, A]):
 class Gatherer(Generic[M, A]):
     """Decides who leaves when, and with whom. Belongs to one event loop.
 
-    While fewer than ``at_once`` statements are under way a member leaves at once; otherwise those that come wait for the
-    next answer and leave together, at most ``members_max`` and one a session. Whoever waited ``wait_s`` seconds leaves
-    beside what is under way, up to ``at_once_late`` groups, so that one that waits for a row holds up no other.
+    While fewer than ``at_once`` statements are under way, those that one turn of the event loop brings leave when it is over;
+    otherwise those that come wait for the next answer. They leave together, at most ``members_max`` and one a session.
+    Whoever waited ``wait_s`` seconds leaves beside what is under way, up to ``at_once_late`` groups, so that one that waits
+    for a row holds up no other.
 
     Members of one session leave in the order in which they came: behind a group of its session a member waits for that
     group's answer; behind one that went by itself (its head may be held for seconds) it goes by itself after ``wait_s``.
@@ -63,29 +64,12 @@ class Gatherer(Generic[M, A]):
         self._by_themselves: Counter[str] = Counter()
         self._sending: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._turns_end: asyncio.Handle | None = None
 
     @property
     def waiting(self) -> int:
         """How many wait to leave."""
         return len(self._waiting)
-
-    def is_free(self, session: str) -> bool:
-        """Say whether a member of this session need not wait for anybody: it goes :meth:`alone`, in its caller's own task."""
-        return (
-            self._under_way < self._at_once
-            and not self._waiting
-            and session not in self._grouped
-            and session not in self._by_themselves
-        )
-
-    async def alone(self, session: str, call: Callable[[], Awaitable[A]]) -> A:
-        """Run a statement of one member; others gather meanwhile."""
-        self._under_way += 1
-        try:
-            return await self.apart(session, call)
-        finally:
-            self._under_way -= 1
-            self._leave(self._at_once)
 
     async def apart(self, session: str, call: Callable[[], Awaitable[A]]) -> A:
         """Run a statement of one member that nobody waits for: it may be held up for seconds."""
@@ -102,7 +86,8 @@ class Gatherer(Generic[M, A]):
         # Annotated, not subscripted: a call through an alias costs as much as all else here.
         place: _Place[M, A] = _Place(session, member, asyncio.get_running_loop().create_future())
         self._waiting[place] = None
-        self._leave(self._at_once)
+        if self._turns_end is None:
+            self._turns_end = asyncio.get_running_loop().call_soon(self._end_turn)
         try:
             return await place.answer
         finally:
@@ -112,6 +97,10 @@ class Gatherer(Generic[M, A]):
         """Wait until every group that left is answered. Whoever still waits leaves as before."""
         while self._sending:
             await asyncio.wait(self._sending)
+
+    def _end_turn(self) -> None:
+        self._turns_end = None
+        self._leave(self._at_once)
 
     def _leave(self, at_once: int) -> None:
         """Send what waits and may leave, and see to it that the rest is looked at again."""
@@ -174,7 +163,7 @@ class Gatherer(Generic[M, A]):
             return await self._send([place.member for place in group])
         except Exception as error:
             # One each: an exception keeps a traceback, and every caller adds its own to it.
-            return [copy.copy(error) for _ in group]
+            return [error, *(copy.copy(error) for _ in group[1:])]
 
 
 def _settle(place: _Place[M, A], answer: A | Literal[Apart.APART] | Exception) -> None:

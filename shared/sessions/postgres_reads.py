@@ -25,7 +25,7 @@ _Asked = tuple[str, int | None]
 class PageReads:
     """Reads pages of sessions, all by one statement. Belongs to one event loop.
 
-    A read that comes while fewer than ``AT_ONCE`` are under way leaves by itself; others gather meanwhile. The pages of one
+    Reads that come in one turn of the event loop leave together; while ``AT_ONCE`` are under way others gather. The pages of one
     statement have the same bounds and kinds, and each its own session and cursor. Raises what ``Database.read`` does, for
     all that shared it alike.
     """
@@ -43,8 +43,6 @@ class PageReads:
         gatherer = self._gatherer(bounds) if shares else None
         if gatherer is None:
             return await alone()
-        if gatherer.is_free(session):
-            return await gatherer.alone(session, alone)
         rows = await gatherer.join(session, (session, cursor))
         return await gatherer.apart(session, alone) if rows is APART else rows
 

@@ -47,8 +47,8 @@ class _Member:
 class TurnGroups:
     """Sends units of work of a process's turns in groups. Belongs to one event loop; ``close`` before the database.
 
-    At most ``members_max`` share a statement (1: none does), and nobody waits longer than ``wait_s`` seconds for others, or at all
-    while fewer than ``at_once`` statements are under way. A group of fewer than ``least`` members goes by its members' own
+    At most ``members_max`` share a statement (1: none does), and nobody waits longer than ``wait_s`` seconds for others, or longer
+    than the event loop's turn while fewer than ``at_once`` statements are under way. A group of fewer than ``least`` members goes by its members' own
     statements; that is 2 but in tests of the group's.
     """
 
@@ -92,8 +92,6 @@ class TurnGroups:
         call = partial(self._send_one, unit, statement, params)
         if not self._is_on:
             return await call()
-        if self._least > 1 and self._gatherer.is_free(session):
-            return await self._gatherer.alone(session, call)
         encoded = _encoded(unit, params)
         if encoded is None:
             return await self._gatherer.apart(session, call)

@@ -41,8 +41,6 @@ class Line:
             await self._take_time([member])
             return f"{member} alone"
 
-        if self.gatherer.is_free(session):
-            return await self.gatherer.alone(session, call)
         answer = await self.gatherer.join(session, member)
         return await self.gatherer.apart(session, call) if answer is APART else answer
 
@@ -68,38 +66,51 @@ def asking(line: Line, *members: str) -> list[asyncio.Task[str]]:
     return [asyncio.create_task(line.ask(member)) for member in members]
 
 
+async def sending(line: Line, *members: str) -> list[asyncio.Task[str]]:
+    """Ask, and return when the members were sent: they begin, the loop's turn ends, their group begins."""
+    asked = asking(line, *members)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert [member for group in line.sent for member in group][-len(members) :] == list(members)
+    return asked
+
+
 async def now() -> float:
     await asyncio.sleep(0)
     return asyncio.get_running_loop().time()
 
 
 @virtual_time
-async def test_the_first_leaves_at_once_and_those_that_come_meanwhile_leave_together() -> None:
+async def test_those_that_one_turn_of_the_loop_brings_leave_together_and_so_do_those_that_come_meanwhile() -> (
+    None
+):
     line = Line()
-    asked = asking(line, "a", "b", "c", "d")
-    assert await asked[0] == "a alone"
-    assert [await one for one in asked[1:]] == ["b in 3", "c in 3", "d in 3"]
-    assert line.sent == [["a"], ["b", "c", "d"]]
+    first = await sending(line, "a", "b")
+    second = asking(line, "c")
+    await now()
+    third = asking(line, "d")
+    assert await asyncio.gather(*first, *second, *third) == ["a in 2", "b in 2", "c in 2", "d in 2"]
+    assert line.sent == [["a", "b"], ["c", "d"]]
 
 
 @virtual_time
 async def test_whoever_waited_long_enough_leaves_beside_what_is_under_way() -> None:
     line = Line()
     held = line.hold("a")
-    [first, *others] = asking(line, "a", "b", "c")
-    assert [await one for one in others] == ["b in 2", "c in 2"]
+    [first] = await sending(line, "a")
+    others = asking(line, "b", "c")
+    assert await asyncio.gather(*others) == ["b in 2", "c in 2"]
     assert await now() == pytest.approx(WAIT_S + 1)
     assert not first.done()
     held.set()
-    assert await first == "a alone"
+    assert await first == "a in 1"
 
 
 @virtual_time
 async def test_no_more_groups_are_late_than_may_be_and_none_waits_for_ever() -> None:
     line = Line(at_once_late=2)
     held = [line.hold(session) for session in ("a", "b")]
-    first = asking(line, "a")
-    await now()
+    first = await sending(line, "a")
     second = asking(line, "b")
     await asyncio.sleep(10)
     assert line.sent == [["a"], ["b"]]
@@ -111,22 +122,21 @@ async def test_no_more_groups_are_late_than_may_be_and_none_waits_for_ever() -> 
     assert await third[0] == "c in 1"
     assert not first[0].done()
     held[0].set()
-    assert await first[0] == "a alone"
+    assert await first[0] == "a in 1"
 
 
 @virtual_time
 async def test_a_group_holds_one_member_of_a_session_and_the_next_waits_for_its_answer() -> None:
     line = Line()
-    asked = asking(line, "a", "b.1", "b.2", "c", "b.3")
-    await asyncio.gather(*asked)
-    assert line.sent == [["a"], ["b.1", "c"], ["b.2"], ["b.3"]]
+    await asyncio.gather(*asking(line, "a", "b.1", "b.2", "c", "b.3"))
+    assert line.sent == [["a", "b.1", "c"], ["b.2"], ["b.3"]]
 
 
 @virtual_time
 async def test_a_group_is_never_larger_than_it_may_be() -> None:
     line = Line(members_max=3, wait_s=60)
-    await asyncio.gather(*asking(line, *"abcdefghi"))
-    assert [len(group) for group in line.sent] == [1, 3, 3, 2]
+    await asyncio.gather(*asking(line, *"abcdefgh"))
+    assert [len(group) for group in line.sent] == [3, 3, 2]
 
 
 @virtual_time
@@ -134,10 +144,10 @@ async def test_a_member_that_is_left_out_goes_by_itself_and_holds_nobody_up() ->
     line = Line()
     line.left_out = {"b"}
     held = line.hold("b")
-    [first, out, other] = asking(line, "a", "b", "c")
-    assert [await first, await other] == ["a alone", "c in 2"]
-    assert await asking(line, "d")[0] == "d alone"
-    assert line.sent == [["a"], ["b", "c"], ["b"], ["d"]]
+    [out, other] = await sending(line, "b", "c")
+    assert await other == "c in 2"
+    assert await asking(line, "d")[0] == "d in 1"
+    assert line.sent == [["b", "c"], ["b"], ["d"]]
     assert not out.done()
     held.set()
     assert await out == "b alone"
@@ -146,10 +156,13 @@ async def test_a_member_that_is_left_out_goes_by_itself_and_holds_nobody_up() ->
 @virtual_time
 async def test_behind_a_statement_of_its_session_that_is_held_up_a_member_goes_by_itself() -> None:
     line = Line()
+    line.left_out = {"a.1"}
     held = line.hold("a")
-    [first, second] = asking(line, "a.1", "a.2")
+    [first] = await sending(line, "a.1")
     await asyncio.sleep(2)
-    assert line.sent == [["a.1"], ["a.2"]]
+    [second] = asking(line, "a.2")
+    await asyncio.sleep(2)
+    assert line.sent == [["a.1"], ["a.1"], ["a.2"]]
     assert not first.done()
     held.set()
     assert [await first, await second] == ["a.1 alone", "a.2 alone"]
@@ -158,10 +171,11 @@ async def test_behind_a_statement_of_its_session_that_is_held_up_a_member_goes_b
 @virtual_time
 async def test_a_member_whose_caller_is_cancelled_while_it_waits_is_never_sent() -> None:
     line = Line()
-    [first, second, third] = asking(line, "a", "b", "c")
+    [first] = await sending(line, "a")
+    [second, third] = asking(line, "b", "c")
     await now()
     second.cancel()
-    assert [await first, await third] == ["a alone", "c in 1"]
+    assert [await first, await third] == ["a in 1", "c in 1"]
     with pytest.raises(asyncio.CancelledError):
         await second
     assert line.sent == [["a"], ["c"]]
@@ -170,69 +184,52 @@ async def test_a_member_whose_caller_is_cancelled_while_it_waits_is_never_sent()
 
 @virtual_time
 async def test_a_member_that_is_cancelled_as_its_group_leaves_is_not_sent() -> None:
-    line = Line(wait_s=60)
-    held = line.hold("a")
-    [first, second, third] = asking(line, "a", "b", "c")
-    await asyncio.sleep(2)
-    held.set()
-    second.cancel()  # its own task runs after that of the first, which lets the others leave
-    assert [await first, await third] == ["a alone", "c in 1"]
-    assert second.cancelled()
+    line = Line()
+    [first, second] = asking(line, "a", "b")
+    await now()
+    first.cancel()  # its own task runs after the turn's end, which lets both leave
+    assert await second == "b in 1"
+    assert first.cancelled()
+    assert line.sent == [["b"]]
 
 
 @virtual_time
 async def test_a_caller_that_is_cancelled_after_its_group_left_costs_the_others_nothing() -> None:
     line = Line(wait_s=60)
-    [first, second, third] = asking(line, "a", "b", "c")
-    await first
-    await asyncio.sleep(0.5)
-    second.cancel()
-    assert await third == "c in 2"
-    assert second.cancelled()
-    assert await asking(line, "b")[0] == "b alone"
-
-
-@virtual_time
-async def test_a_cancelled_statement_of_one_lets_the_others_leave() -> None:
-    line = Line()
-    line.hold("a")
-    [first, second] = asking(line, "a", "b")
-    await now()
+    [first, second] = await sending(line, "a", "b")
     first.cancel()
-    assert await second == "b in 1"
-    assert (await now()) == pytest.approx(1)
+    assert await second == "b in 2"
+    assert first.cancelled()
+    assert await asking(line, "a")[0] == "a in 1"
 
 
 @virtual_time
 async def test_the_error_of_a_group_is_raised_to_each_of_its_members() -> None:
     line = Line()
     line.failure = StoreBusy("no connection", statement="group")
-    [first, *others] = asking(line, "a", "b", "c")
-    assert await first == "a alone"
-    raised = await asyncio.gather(*others, return_exceptions=True)
+    raised = await asyncio.gather(*asking(line, "a", "b"), return_exceptions=True)
     assert [type(error) for error in raised] == [StoreBusy, StoreBusy]
     assert raised[0] is not raised[1]
     assert [error.fields for error in raised if isinstance(error, StoreBusy)] == [{"statement": "group"}] * 2
     line.failure = None
-    assert await asking(line, "b")[0] == "b alone"
+    assert await asking(line, "b")[0] == "b in 1"
 
 
 @virtual_time
 async def test_two_statements_may_be_under_way_where_that_is_allowed() -> None:
     line = Line(at_once=2)
-    await asyncio.gather(*asking(line, *"abcdef"))
+    under_way = [*await sending(line, "a"), *await sending(line, "b")]
+    await asyncio.gather(*under_way, *asking(line, *"cdef"))
     assert line.sent == [["a"], ["b"], ["c", "d", "e", "f"]]
 
 
 @virtual_time
 async def test_closing_waits_for_what_was_sent() -> None:
     line = Line(wait_s=60)
-    asked = asking(line, "a", "b")
-    await asked[0]
-    await now()
+    [asked] = await sending(line, "a")
     await line.gatherer.close()
-    assert await asked[1] == "b in 1"
-    assert await now() == pytest.approx(2)
+    assert await now() == pytest.approx(1)
+    assert await asked == "a in 1"
 
 
 def test_a_loop_that_ends_leaves_no_caller_without_an_answer() -> None:
