@@ -41,7 +41,9 @@ class InprocFeed:
         for queue in self._workers.get(worker_id, ()):
             queue.put_nowait(turn_id)
 
-    def watch_session(self, session_id: SessionId, on_change: Callable[[], None]) -> Callable[[], None]:
+    def watch_session(
+        self, session_id: SessionId, on_change: Callable[[], None], on_gap: Callable[[], None]
+    ) -> Callable[[], None]:
         """See the port."""
         watchers = self._watchers.setdefault(session_id, [])
         watchers.append(on_change)

@@ -96,8 +96,13 @@ class ChangeHints(Protocol):
         """Tell a worker process to look at a turn that it holds: it was cancelled (core 8). Never blocks or raises."""
         ...
 
-    def watch_session(self, session_id: SessionId, on_change: Callable[[], None]) -> Callable[[], None]:
-        """Call ``on_change`` at each hint for the session, and when one may have been missed; returns its undoing."""
+    def watch_session(
+        self, session_id: SessionId, on_change: Callable[[], None], on_gap: Callable[[], None]
+    ) -> Callable[[], None]:
+        """Call ``on_change`` at each hint for the session, ``on_gap`` when hints may have been missed and from now on are not.
+
+        Returns its undoing.
+        """
         ...
 
     def subscribe_worker(self, worker_id: WorkerId) -> AsyncIterator[TurnId]:

@@ -45,7 +45,7 @@ class RedisFeed:
             self._writing, self._counts, interval_s=interval_s, max_bytes=max_bytes, ttl_s=ttl_s
         )
         self._reader = RedisReader(self._reading, self._counts, self._sender.send)
-        self._listener = RedisListener(self._hearing, self._counts, self._sender.send)
+        self._listener = RedisListener(self._hearing, self._counts)
 
     def open(self) -> None:
         """Start; needs a running event loop."""
@@ -76,9 +76,18 @@ class RedisFeed:
         """See the port."""
         self._sender.send(("PUBLISH", worker_channel(worker_id), str(turn_id)))
 
-    def watch_session(self, session_id: SessionId, on_change: Callable[[], None]) -> Callable[[], None]:
+    def watch_session(
+        self, session_id: SessionId, on_change: Callable[[], None], on_gap: Callable[[], None]
+    ) -> Callable[[], None]:
         """See the port."""
-        return self._listener.watch(session_channel(session_id), lambda _: on_change())
+
+        def hear(message: str | None) -> None:
+            if message is None:
+                on_gap()
+            else:
+                on_change()
+
+        return self._listener.watch(session_channel(session_id), hear)
 
     async def subscribe_worker(self, worker_id: WorkerId) -> AsyncIterator[TurnId]:
         """See the port."""

@@ -28,6 +28,9 @@ _log: Final = logging.getLogger(__name__)
 #: What a follower holds for a reader that is slow: so many records or bytes, whichever comes first, and one record more.
 PAGE_RECORDS: Final = 200
 PAGE_BYTES: Final = 1024 * 1024
+#: Seconds from when hints are heard until those that were missed are looked for. A turn that was just admitted opens sooner as
+#: a rule, and its hint then costs the only look.
+GAP_LOOK_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ class SessionTail:
         self._read = read
         self._shared: _SharedRead | None = None
         self._asked_for: object = None
+        self._gap: asyncio.TimerHandle | None = None
 
     @property
     def is_new(self) -> bool:
@@ -89,8 +93,20 @@ class SessionTail:
 
     def note_change(self) -> None:
         """Something may have changed: everyone looks."""
+        self.forget_gap()
         self.version += 1
         self.wakes.wake()
+
+    def note_gap(self) -> None:
+        """A hint may have been missed: everyone looks, and soon; not at once, as the next hint makes them look in any case."""
+        if self._gap is None:
+            self._gap = asyncio.get_running_loop().call_later(GAP_LOOK_S, self.note_change)
+
+    def forget_gap(self) -> None:
+        """Nobody need look for a missed hint any more."""
+        if self._gap is not None:
+            self._gap.cancel()
+            self._gap = None
 
     def note_head(self, seq: int | None) -> None:
         """Take in a head that was read; None when the session is gone."""
@@ -198,7 +214,7 @@ class SessionWatcher:
             undo = (
                 (lambda: None)
                 if self._hints is None
-                else self._hints.watch_session(session_id, tail.note_change)
+                else self._hints.watch_session(session_id, tail.note_change, tail.note_gap)
             )
             found = self._tails[session_id] = (tail, undo)
             self._followed.set()
@@ -213,6 +229,7 @@ class SessionWatcher:
             found = self._tails.pop(tail.session_id, None)
             if found is not None:
                 found[1]()
+            tail.forget_gap()
 
     def await_turn(self, turn_id: TurnId, wake: asyncio.Event) -> AwaitedTurn:
         """Look at a turn of a followed session with each poll: ``wake`` is set once it opened or ended."""

@@ -233,7 +233,7 @@ async def test_a_hint_waits_for_no_text_and_a_text_nobody_was_shown_goes_with_it
     reader.open()
     session, first, second = new_session_id(), new_turn_id(), new_turn_id()
     heard = asyncio.Event()
-    undo = reader.watch_session(session, heard.set)
+    undo = reader.watch_session(session, heard.set, heard.set)
     async with Redis.from_url(redis_url) as admin:
         # The subscription stands once it has told its watcher to look.
         await asyncio.wait_for(heard.wait(), 30)

@@ -9,8 +9,10 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from shared.domain.ids import TurnId, new_turn_id
+from shared.domain.ids import SessionId, TurnId, new_session_id, new_turn_id
 from shared.feed.redis import RedisFeed
+from shared.feed.redis_link import session_channel
+from shared.feed.redis_listener import UNWATCHED_MAX
 from shared.feed.redis_reader import BELL_S
 from tests.support.waiting import await_until
 
@@ -103,3 +105,46 @@ async def test_a_turn_that_left_before_it_was_read_ends_no_read(redis_url: str) 
         assert producer.stats().hints == 0
         listening.close()
         writer.close(ended=True)
+
+
+async def watch_once(feed: RedisFeed, session_id: SessionId) -> None:
+    """Watch a session until its hints are heard, and leave it."""
+    stands = asyncio.Event()
+    undo = feed.watch_session(session_id, lambda: None, stands.set)
+    await asyncio.wait_for(stands.wait(), 30)
+    undo()
+
+
+async def calls(admin: Redis, *names: str) -> list[int]:
+    """Return how often each command was called since the server's start."""
+    stats = await admin.info("commandstats")
+    return [stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in names]
+
+
+async def test_a_watched_session_costs_one_command_and_those_nobody_watches_are_given_up_together(
+    redis_url: str,
+) -> None:
+    names = ("subscribe", "unsubscribe", "publish")
+    async with opened(redis_url) as feed, Redis.from_url(redis_url, decode_responses=True) as admin:
+        again, given_up = new_session_id(), new_session_id()
+        await watch_once(feed, again)
+        before = await calls(admin, *names)
+        for session_id in [given_up, *(new_session_id() for _ in range(UNWATCHED_MAX - 3))]:
+            await watch_once(feed, session_id)
+        await watch_once(feed, again)  # it is heard still: this costs nothing
+        assert await calls(admin, *names) == [before[0] + UNWATCHED_MAX - 2, before[1], before[2]]
+        heard = asyncio.Event()
+        undo = feed.watch_session(again, heard.set, lambda: None)
+        for _ in range(2):
+            await watch_once(feed, new_session_id())
+        while (await calls(admin, "unsubscribe"))[0] == before[1]:
+            pass
+        [channel] = await admin.pubsub_channels("tk:s:*")
+        assert channel == session_channel(again)
+        feed.publish_change(again)
+        await asyncio.wait_for(heard.wait(), 30)
+        undo()
+        heard.clear()
+        undo = feed.watch_session(given_up, heard.set, lambda: feed.publish_change(given_up))
+        await asyncio.wait_for(heard.wait(), 30)
+        undo()

@@ -269,7 +269,8 @@ async def test_clients_that_leave_take_their_tasks_and_subscriptions_with_them(
         await await_until(lambda: not names_of_tasks() & {"sse-pump", "sse-reader"}, what="their tasks gone")
         assert producer.feed.stats().watching == 0
         await await_until(
-            lambda: names_of_tasks() <= before | {"feed-reader", "feed-listener"}, what="no read under way"
+            lambda: names_of_tasks() <= before | {"feed-reader", "feed-listener", "feed-subscriber"},
+            what="no read under way",
         )
         assert (await worker.world.queue.get(receipt.turn_id, OWNER)).status == "running"
 

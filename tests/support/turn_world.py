@@ -214,7 +214,9 @@ class NotedHints:
     def publish_to_worker(self, worker_id: WorkerId, turn_id: TurnId) -> None:
         self.told.append((worker_id, turn_id))
 
-    def watch_session(self, session_id: SessionId, on_change: Callable[[], None]) -> Callable[[], None]:
+    def watch_session(
+        self, session_id: SessionId, on_change: Callable[[], None], on_gap: Callable[[], None]
+    ) -> Callable[[], None]:
         return lambda: None
 
     async def subscribe_worker(self, worker_id: WorkerId) -> AsyncIterator[TurnId]:
