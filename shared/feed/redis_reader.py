@@ -23,7 +23,7 @@ READ_ENTRIES: Final = 256
 #: bounds how many reads the texts of many workers cost.
 READ_INTERVAL_S: Final = 0.01
 #: How long a turn that is new waits for a read that ends by itself, before one is ended for it.
-BELL_S: Final = 0.01
+BELL_S: Final = 0.03
 _FROM_START: Final = "0-0"
 
 
@@ -58,7 +58,8 @@ class RedisReader:
     """Reads streams into texts. Its one task starts with the first listener.
 
     A read blocks on all streams and on one of the process's own, the bell: it is written to when a turn has come that the
-    read leaves out, and no other text ends the read meanwhile.
+    read leaves out, and no other text ends the read meanwhile. A server may answer a read that was blocked with one stream
+    only, whatever was written beside it; so the same streams are read once more behind it, in the same round trip.
     """
 
     def __init__(self, link: Link, counts: Counts, send: Callable[[Command], None]) -> None:
@@ -140,12 +141,12 @@ class RedisReader:
         last_ids = {self._bell: self._bell_id} | {
             key: followed.last_id for key, followed in self._followed.items()
         }
-        how = ("XREAD", "COUNT", READ_ENTRIES, "BLOCK", int(BLOCK_S * 1000), "STREAMS")
+        streams = ("STREAMS", *last_ids, *last_ids.values())
+        waiting: Command = ("XREAD", "COUNT", 1, "BLOCK", int(BLOCK_S * 1000), *streams)
+        reading: Command = ("XREAD", "COUNT", READ_ENTRIES, *streams)
         self._left_out = set()
         try:
-            [answer] = await self._link.exchange(
-                [(*how, *last_ids, *last_ids.values())], within_s=BLOCK_S + WRITE_S
-            )
+            _, answer = await self._link.exchange([waiting, reading], within_s=BLOCK_S + WRITE_S)
         finally:
             self._left_out = None
         if isinstance(answer, RedisError):

@@ -79,6 +79,24 @@ async def test_text_goes_through_without_a_task_for_each_exchange(redis_url: str
         writer.close(ended=True)
 
 
+async def test_the_texts_that_were_written_at_once_are_read_at_once(redis_url: str) -> None:
+    async with opened(redis_url) as worker, opened(redis_url) as producer:
+        turns = [new_turn_id() for _ in range(20)]
+        heard = [producer.listen(turn_id) for turn_id in turns]
+        writers, news = [worker.writer(turn_id, 1) for turn_id in turns], asyncio.Event()
+        for listening in heard:
+            listening.text.wakes.add(news)
+        await until_blocked(redis_url)
+        for writer in writers:
+            writer.push(0, 0, "hello")
+        await asyncio.wait_for(news.wait(), 10)
+        assert [one.text.text for one in heard] == ["hello"] * 20
+        assert worker.stats().flushes == 1
+        for listening, writer in zip(heard, writers, strict=True):
+            listening.close()
+            writer.close(ended=True)
+
+
 async def test_a_new_turn_ends_a_read_that_waits_for_others(redis_url: str) -> None:
     async with opened(redis_url) as worker, opened(redis_url) as producer:
         turn_id = new_turn_id()
