@@ -10,13 +10,15 @@ event of a turn's stream.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import TracebackType
 from typing import Any, Final, assert_never
 
 import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from producer.traffic import Closing
 from shared.domain.canonical import canonical_json
 from shared.domain.errors import TurnkeeperError
 from shared.feed.entries import (
@@ -28,7 +30,6 @@ from shared.feed.entries import (
     SnapshotEvent,
 )
 from shared.feed.follow import Events
-from shared.feed.stopping import stop_tasks
 from shared.sessions.records import Record
 from shared.sessions.vocabulary import CLIENT_KINDS, SCHEMAS
 
@@ -85,7 +86,7 @@ class EventStream(Response):
         *,
         keep_alive_s: float = 15.0,
         stall_s: float = 30.0,
-        closing: asyncio.Event | None = None,
+        closing: Closing | None = None,
         snapshot_url: str | None = None,
         first: bytes = b"",
         headers: Mapping[str, str] | None = None,
@@ -98,34 +99,28 @@ class EventStream(Response):
         self._events = events
         self._keep_alive_s = keep_alive_s
         self._stall_s = stall_s
-        self._closing = closing if closing is not None else asyncio.Event()
+        self._closing = closing if closing is not None else Closing()
         self._snapshot_url = snapshot_url
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the response. Raises what is no error of ours; those are told to the reader."""
-        line = _Line(send, self._stall_s)
-        pump = asyncio.create_task(self._pump(line), name="sse-pump")
-        silence = asyncio.create_task(line.fill_silence(self._keep_alive_s), name="sse-silence")
-        watch = [
-            asyncio.create_task(_until_gone(receive), name="sse-reader"),
-            asyncio.create_task(self._closing.wait(), name="sse-closing"),
-            silence,
-        ]
+        stop = _Stop()
+        line = _Line(send, self._stall_s, stop.ask)
+        attendant = asyncio.create_task(self._attend(receive, line), name="sse-reader")
+        attendant.add_done_callback(lambda _: stop.ask())
         try:
-            await line.open(self.status_code, self.raw_headers, self._first)
-            done, _ = await asyncio.wait([pump, *watch], return_when=asyncio.FIRST_COMPLETED)
-            if pump not in done and self._closing.is_set():
-                await stop_tasks(pump, *watch)
-                await line.send(b"retry: %d\n\n" % RETRY_MS)
-                await line.close()
-        except TimeoutError:
-            pass  # the reader takes nothing: leaving without the end makes the server drop the connection
+            with stop:
+                self._closing.add_callback(stop.ask)
+                await line.open(self.status_code, self.raw_headers, self._first)
+                await self._pump(line)
+            if stop.was_asked and self._closing.is_set() and not (line.is_stalled or attendant.done()):
+                with stop:
+                    await line.close(b"retry: %d\n\n" % RETRY_MS)
         finally:
-            await stop_tasks(pump, *watch)
+            # Who leaves without the end makes the server drop the connection.
+            self._closing.remove_callback(stop.ask)
+            attendant.cancel()
             await self._events.aclose()
-        for task in (pump, silence):
-            if not task.cancelled() and (error := task.exception()) and not isinstance(error, TimeoutError):
-                raise error
 
     async def _pump(self, line: _Line) -> None:
         """Send what is ready together in one piece; what is much, in pieces that are taken one after the other."""
@@ -137,27 +132,73 @@ class EventStream(Response):
                     if len(frames) >= CHUNK_BYTES:
                         await line.send(bytes(frames))
                         frames.clear()
+                if isinstance(ready[-1], EndEvent):
+                    await line.close(bytes(frames))
+                    return
                 if frames:
                     await line.send(bytes(frames))
+            last = b""
         except TurnkeeperError as error:
-            await line.send(_frame("problem", {"code": error.code, "title": error.title}))
-        await line.close()
+            last = _frame("problem", {"code": error.code, "title": error.title})
+        await line.close(last)
+
+    async def _attend(self, receive: Receive, line: _Line) -> None:
+        """Return when the reader is gone; until then fill its silence."""
+        quiet_s = self._keep_alive_s
+        while True:
+            try:
+                async with asyncio.timeout(quiet_s):
+                    if (await receive())["type"] == "http.disconnect":
+                        return
+            except TimeoutError:
+                quiet_s = await line.fill_silence(self._keep_alive_s)
+
+
+class _Stop:
+    """A block of one task that others may end, from a callback and at its next wait; outside of it they end nothing."""
+
+    def __init__(self) -> None:
+        self.was_asked = False
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelling = 0
+
+    def ask(self) -> None:
+        """End the block. Nothing happens the second time, or when it is left."""
+        task, self._task = self._task, None
+        if task is not None:
+            self.was_asked = True
+            task.cancel()
+
+    def __enter__(self) -> None:
+        self._task = task = _current_task()
+        self._cancelling = task.cancelling()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if self._task is not None:
+            self._task = None
+            return False
+        # As asyncio.timeout does: a cancellation that is not ours goes on.
+        return _current_task().uncancel() <= self._cancelling and kind is asyncio.CancelledError
 
 
 class _Line:
     """The way to the reader: whole frames, one piece after the other.
 
-    A piece is taken within ``stall_s`` seconds. Otherwise whoever sends raises ``TimeoutError``, and nothing is sent any
-    more: an event that was cut off counts for nothing.
+    A piece is taken within ``stall_s`` seconds. Otherwise ``give_up`` is called, which ends whoever sends, and nothing is sent
+    any more: an event that was cut off counts for nothing.
     """
 
-    def __init__(self, send: Send, stall_s: float) -> None:
+    def __init__(self, send: Send, stall_s: float, give_up: Callable[[], None]) -> None:
+        self.is_stalled = False
         self._send = send
         self._stall_s = stall_s
+        self._give_up = give_up
         self._turn = asyncio.Lock()
         self._is_torn = False
-        self._now = asyncio.get_running_loop().time
-        self._sent_at = self._now()
+        self._loop = asyncio.get_running_loop()
+        self._sent_at = self._loop.time()
 
     async def open(self, status: int, headers: list[tuple[bytes, bytes]], first: bytes) -> None:
         """Send the headers, a first frame if there is one, and a comment, so that proxies pass them on."""
@@ -170,42 +211,51 @@ class _Line:
         async with self._turn:
             await self._send_pieces(frames)
 
-    async def fill_silence(self, keep_alive_s: float) -> None:
-        """Send a comment after so much silence, for ever."""
-        while True:
-            if self._turn.locked():
-                await asyncio.sleep(keep_alive_s)  # whoever sends waits for the reader: that is no silence
-            elif (left_s := self._sent_at + keep_alive_s - self._now()) > 0:
-                await asyncio.sleep(left_s)
-            else:
-                await self.send(b": ping\n\n")
+    async def fill_silence(self, keep_alive_s: float) -> float:
+        """Send a comment after so much silence; return for how many seconds there is nothing to do."""
+        if self._turn.locked():
+            return keep_alive_s  # whoever sends waits for the reader: that is no silence
+        left_s = self._sent_at + keep_alive_s - self._loop.time()
+        if left_s > 0:
+            return left_s
+        await self.send(b": ping\n\n")
+        return keep_alive_s
 
-    async def close(self) -> None:
-        """End the response in order."""
+    async def close(self, frames: bytes = b"") -> None:
+        """Send whole frames and end the response in order."""
         async with self._turn:
-            if not self._is_torn:
-                await self._send_body(b"", more=False)
+            await self._send_pieces(frames, more=False)
 
-    async def _send_pieces(self, frames: bytes) -> None:
+    async def _send_pieces(self, frames: bytes, *, more: bool = True) -> None:
         if self._is_torn:
             return
-        if len(frames) <= CHUNK_BYTES:
-            await self._send_body(frames, more=True)
-            return
-        for start in range(0, len(frames), CHUNK_BYTES):
+        end = len(frames) - CHUNK_BYTES
+        start = 0
+        while start < end:
             # What is cut off in the middle may have cut an event.
-            self._is_torn = start + CHUNK_BYTES < len(frames)
+            self._is_torn = True
             await self._send_body(frames[start : start + CHUNK_BYTES], more=True)
+            start += CHUNK_BYTES
+        self._is_torn = False
+        await self._send_body(frames[start:] if start else frames, more=more)
 
     async def _send_body(self, body: bytes, *, more: bool) -> None:
-        async with asyncio.timeout(self._stall_s):
+        watch = self._loop.call_later(self._stall_s, self._stall)
+        try:
             await self._send({"type": "http.response.body", "body": body, "more_body": more})
-        self._sent_at = self._now()
+        finally:
+            watch.cancel()
+        self._sent_at = self._loop.time()
+
+    def _stall(self) -> None:
+        self.is_stalled = True
+        self._give_up()
 
 
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+def _current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
 
 
 def _record_frame(record: Record) -> bytes | None:

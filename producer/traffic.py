@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from shared.domain.errors import Draining
+
+
+class Closing(asyncio.Event):
+    """Set when a process goes away; whoever told it a callback is called then, without a task that waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._callbacks: set[Callable[[], None]] = set()
+
+    def set(self) -> None:
+        """Say that the process goes away."""
+        super().set()
+        for callback in tuple(self._callbacks):
+            callback()
+
+    def add_callback(self, callback: Callable[[], None]) -> None:
+        """Call this when it is set; with the loop's next turn if it is."""
+        self._callbacks.add(callback)
+        if self.is_set():
+            asyncio.get_running_loop().call_soon(callback)
+
+    def remove_callback(self, callback: Callable[[], None]) -> None:
+        """Do not call this any more."""
+        self._callbacks.discard(callback)
 
 
 class Traffic:
@@ -19,7 +43,7 @@ class Traffic:
         self.requests = 0
         self.admissions = 0
         self.streams = 0
-        self.draining = asyncio.Event()
+        self.draining = Closing()
 
     @property
     def is_draining(self) -> bool:

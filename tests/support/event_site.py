@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from producer.sse import EventStream
+from producer.traffic import Closing
 from shared.database.pool import Database
 from shared.domain.ids import SessionId, TurnId
 from shared.feed.redis import RedisFeed
@@ -72,7 +73,7 @@ class Site:
 
     producer: Process
     port: int
-    closing: asyncio.Event
+    closing: Closing
     server: uvicorn.Server
     lines: list[asyncio.StreamWriter] = field(default_factory=list)
 
@@ -101,7 +102,7 @@ class Site:
 @asynccontextmanager
 async def site(producer: Process, *, stall_s: float = 30.0) -> AsyncIterator[Site]:
     """Serve the event streams of sessions and turns as the producer's routes do."""
-    closing = asyncio.Event()
+    closing = Closing()
 
     async def events(request: Request) -> Response:
         cursor = int(request.headers.get("last-event-id", 0))

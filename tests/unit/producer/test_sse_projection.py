@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from producer.sse import CHUNK_BYTES, EventStream, project
+from producer.traffic import Closing
 from shared.domain.errors import CorruptRecord
 from shared.domain.ids import SessionId, new_turn_id
 from shared.feed.entries import (
@@ -286,7 +287,7 @@ async def test_a_silent_stream_is_kept_open_by_comments() -> None:
 
 @pytest.mark.behaviour("API-15")
 async def test_a_closing_process_ends_the_stream_with_a_hint_when_to_come_back() -> None:
-    source, browser, closing = Source(), Browser(at_once), asyncio.Event()
+    source, browser, closing = Source(), Browser(at_once), Closing()
     task = browser.run(EventStream(source.events(), closing=closing))
     source.queue.put_nowait(record("step.started", {}))
     await browser.until(b"step.started")
@@ -294,6 +295,51 @@ async def test_a_closing_process_ends_the_stream_with_a_hint_when_to_come_back()
     await asyncio.wait_for(task, 5)
     assert browser.body.endswith(b"\n\nretry: 1000\n\n")
     assert browser.is_complete and source.is_closed
+
+
+async def test_a_stream_that_begins_in_a_closing_process_ends_with_the_hint() -> None:
+    source, browser, closing = Source(), Browser(at_once), Closing()
+    closing.set()
+    await asyncio.wait_for(browser.run(EventStream(source.events(), closing=closing)), 5)
+    assert browser.body == b": open\n\nretry: 1000\n\n"
+    assert browser.is_complete and source.is_closed
+
+
+async def test_an_open_stream_is_its_own_task_and_one_that_waits_for_its_reader_to_leave() -> None:
+    source, browser = Source(), Browser(at_once)
+    before = asyncio.all_tasks()
+    task = browser.run(EventStream(source.events()))
+    source.queue.put_nowait(record("step.started", {}))
+    await browser.until(b"step.started")
+    assert {one.get_name() for one in asyncio.all_tasks() - before - {task}} == {"sse-reader"}
+    source.queue.put_nowait(None)
+    await asyncio.wait_for(task, 5)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
+
+
+async def test_the_last_events_and_the_end_of_the_response_leave_in_one_piece() -> None:
+    source, browser = Source(), Browser(at_once)
+    sent = list[tuple[bytes, bool]]()
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            sent.append((message["body"], message["more_body"]))
+
+    source.queue.put_nowait([record("turn.ended", {"reason": "completed"}), EndEvent("ended", None)])
+    await asyncio.wait_for(EventStream(source.events())({"type": "http"}, browser.receive, send), 5)
+    assert [more for _, more in sent] == [True, False]
+    assert [f.event for f in frames_of(sent[1][0].decode())] == ["turn.ended", "end"]
+
+
+async def test_a_cancellation_from_outside_goes_on() -> None:
+    source, browser = Source(), Browser(at_once)
+    task = browser.run(EventStream(source.events()))
+    await browser.until(b": open")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert source.is_closed and not browser.is_complete
 
 
 async def test_a_reader_that_leaves_ends_what_its_stream_holds() -> None:
@@ -333,7 +379,7 @@ async def test_no_hint_follows_an_event_that_was_cut_off() -> None:
         if pieces > 1:
             await never()
 
-    source, browser, closing = Source(), Browser(one_piece), asyncio.Event()
+    source, browser, closing = Source(), Browser(one_piece), Closing()
     source.queue.put_nowait(record("turn.reply", {"text": "x" * 200_000}))
     task = browser.run(EventStream(source.events(), closing=closing))
     await browser.until(b"x" * 1_000)
