@@ -112,23 +112,33 @@ def judge(stories: Sequence[Story], ids: list[int], text: str) -> None:
 async def test_readers_that_come_back_at_every_event_hold_the_turn_exactly(system: Replicated) -> None:
     worker = await asyncio.to_thread(system.start_worker)
     session = system.create_session()
+    system.hold_model()
+    whole = Story()
     async with system.clients() as (one, other):
         receipt = system.admit(session, STREAMED)
         path, of_session = receipt["links"]["events"], f"/v1/sessions/{session}/events"
         pairs: list[list[httpx2.AsyncClient]] = [[one], [one, other]]
-        stories = await all_of(
-            *(follow(on, path, cuts=[1], by_query=q) for on, q in itertools.product(pairs, (False, True))),
-            *(follow(on, of_session, cuts=[1], is_over=has_ended) for on in pairs),
-            *(follow(pairs[n % 2], path, cuts=cuts, by_query=n % 3 == 0) for n, cuts in enumerate(CUTS)),
-            follow([one], path),
+        following = asyncio.ensure_future(
+            all_of(
+                *(
+                    follow(on, path, cuts=[1], by_query=q)
+                    for on, q in itertools.product(pairs, (False, True))
+                ),
+                *(follow(on, of_session, cuts=[1], is_over=has_ended) for on in pairs),
+                *(follow(pairs[n % 2], path, cuts=cuts, by_query=n % 3 == 0) for n, cuts in enumerate(CUTS)),
+                follow([one], path, story=whole),
+            )
         )
+        # The one that never comes back is to hear the whole text, so it has to be there before its beginning.
+        await until(lambda: whole.records)
+        system.release_model()
+        stories = await following
     ids, text = system.shown(session), " ".join(tokens(40))
     judge(stories, ids, text)
     for story in stories:
         if story.end is not None:
             assert (story.end.data["status"], story.end.data["outcome"]) == ("ended", "completed")
     assert all(story.of("snapshot") for story in stories[:6]), "they came back within the text"
-    whole = stories[-1]
     assert (whole.connections, whole.of("snapshot"), whole.of("reset")) == (1, [], [])
     assert len(whole.of("delta")) > 5
 
