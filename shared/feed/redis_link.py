@@ -26,8 +26,9 @@ CONNECT_S: Final = 1.0
 BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_MAX_S: Final = 2.0
 
-#: What a server, a socket or a wait may raise: the feed's edge, where trouble becomes a count.
-TROUBLE: Final = (RedisError, OSError, TimeoutError)
+#: What a server, a socket or a wait may raise: the feed's edge, where trouble becomes a count. A RuntimeError is what uvloop
+#: says of a write to a connection that was reset.
+TROUBLE: Final = (RedisError, OSError, TimeoutError, RuntimeError)
 
 
 def feed_key(turn_id: TurnId) -> str:

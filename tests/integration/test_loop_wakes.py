@@ -7,16 +7,20 @@ import base64
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import uvloop
 
 from shared.domain.errors import BrokerUnavailable
+from shared.feed.redis_link import TROUBLE, Link
 from shared.wakes.broker import KombuSender
 from shared.wakes.opening import open_wakes
 from shared.wakes.port import WakePublisher
 from shared.wakes.redis_broker import RedisSender
+from tests.support.balancer import balancing
 from tests.support.brokers import OwnBroker
 from tests.support.waiting import await_until
 
@@ -87,6 +91,32 @@ async def test_a_connection_that_went_stale_at_rest_is_replaced_within_the_bound
     await sender.send("turns", ["b"])
     assert [message["body"][0] for message in messages(broker)] == [[["b"]]]
     await sender.close()
+
+
+@pytest.mark.behaviour("DST-05")
+def test_connections_that_the_network_reset_are_replaced_on_the_loop_of_the_processes(
+    broker: OwnBroker,
+) -> None:
+    """Uvloop has an error of its own for a write to one, which is neither the client's nor the system's."""
+
+    async def main() -> None:
+        async with balancing([broker.port]) as balancer, AsyncExitStack() as stack:
+            url = f"redis://127.0.0.1:{balancer.port}/0"
+            sender, link = RedisSender(url, bound_s=5.0), Link(url)
+            stack.push_async_callback(sender.close)
+            stack.push_async_callback(link.close)
+            for reset in (False, True, True):
+                if reset:
+                    balancer.reset()
+                    await await_until(lambda: not balancer.clients, what="the resets")
+                await sender.send("turns", ["a"])
+                if reset:
+                    with suppress(*TROUBLE):  # whoever uses a link counts that, and comes again
+                        await link.exchange([("PING",)], within_s=5.0)
+                assert await link.exchange([("PING",)], within_s=5.0) == [b"PONG"]
+
+    uvloop.run(main())
+    assert len(messages(broker)) == 3
 
 
 @pytest.mark.behaviour("DST-05", "DST-28")

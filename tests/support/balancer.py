@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 CHUNK_BYTES = 64 * 1024
+#: A socket that lingers for no second sends a reset when it is closed.
+_AT_ONCE = struct.pack("ii", 1, 0)
 
 
 @dataclass(slots=True)
@@ -16,11 +20,18 @@ class Balancer:
 
     port: int
     backends: Sequence[int]
+    clients: set[asyncio.StreamWriter] = field(default_factory=set)
 
     @property
     def url(self) -> str:
         """The address for clients."""
         return f"http://127.0.0.1:{self.port}"
+
+    def reset(self) -> None:
+        """Break every client's connection as a network does: it hears of a reset, not of an end."""
+        for writer in self.clients:
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+            writer.transport.abort()
 
 
 @asynccontextmanager
@@ -34,6 +45,7 @@ async def balancing(backends: Sequence[int]) -> AsyncIterator[Balancer]:
         assert task is not None
         forwarding.add(task)
         task.add_done_callback(forwarding.discard)
+        made.clients.add(writer)
         try:
             for port in made.backends:
                 with suppress(OSError):
@@ -45,6 +57,7 @@ async def balancing(backends: Sequence[int]) -> AsyncIterator[Balancer]:
                 group.create_task(_pipe(reader, requests))
                 group.create_task(_pipe(answers, writer))
         finally:
+            made.clients.discard(writer)
             writer.transport.abort()
 
     server = await asyncio.start_server(take, "127.0.0.1", 0)

@@ -33,16 +33,16 @@ class OwnBroker:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._port = free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
-        self.url = f"redis://127.0.0.1:{self._port}/0"
-        self.client = redis.Redis(port=self._port, socket_timeout=5)
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.client = redis.Redis(port=self.port, socket_timeout=5)
 
     def start(self) -> None:
         """Start it, empty, and wait until it answers."""
         options = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(self._folder)]
         self._process = subprocess.Popen(
-            [server_binary(), "--port", str(self._port), *options],
+            [server_binary(), "--port", str(self.port), *options],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
         )
