@@ -34,7 +34,7 @@ from shared.sessions.vocabulary import CLIENT_KINDS
 from shared.settings import Settings, variable_of
 from shared.tasks.port import TaskLimits
 from shared.tasks.postgres import PostgresTaskStore
-from shared.turns.grouping.postgres import ADMISSIONS_AT_ONCE, TurnGroups
+from shared.turns.grouping.postgres import TurnGroups
 from shared.turns.postgres import PostgresTurnQueue
 from shared.turns.queue import AdmissionLimits
 from shared.turns.waiting import WaitingTotal
@@ -120,7 +120,6 @@ def _groups(
         database,
         members_max=settings.group_members,
         wait_s=settings.group_wait_s,
-        at_once=ADMISSIONS_AT_ONCE,
         failpoints=failpoints,
     )
     stack.push_async_callback(groups.close)

@@ -96,7 +96,7 @@ class Settings(BaseModel):
     background_connections: int = Field(5, ge=1, le=200)
     upkeep_connections: int = Field(4, ge=1, le=200)
     connection_wait_s: Seconds = 2.0
-    group_members: int = Field(64, ge=1, le=64, description="Units of work that share a commit; 1 = none do.")
+    group_members: int = Field(16, ge=1, le=64, description="Units of work that share a commit; 1 = none do.")
     group_wait_s: Seconds = Field(0.002, description="How long one waits for others, at most.")
 
     # Turns.

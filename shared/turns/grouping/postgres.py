@@ -19,14 +19,11 @@ from shared.domain.failpoints import Failpoints
 
 #: The units of work that may share a statement: each locks the rows of one session only (decision 0022).
 GroupUnit = Literal["admit", "open", "append", "end"]
-MEMBERS_MAX: Final = 64
+#: By default; the setting takes up to 64.
+MEMBERS_MAX: Final = 16
 WAIT_S: Final = 0.002
-#: Statements under way beside which nobody waits. A worker's groups are largest with one; a producer, whose clients all wait for
-#: theirs, has the next one run while one commits (decision 0022).
-AT_ONCE: Final = 1
-ADMISSIONS_AT_ONCE: Final = 2
-#: Statements under way, at least, beside which those leave that waited long enough: one may wait for seconds.
-AT_ONCE_LATE_MIN: Final = 2
+#: Statements under way beside which nobody waits: the next one runs while one commits (decision 0022).
+AT_ONCE: Final = 2
 #: A member of more bytes goes by itself: to carry it costs more than a shared commit saves, and others would wait for it.
 MEMBER_BYTES_MAX: Final = 64 * 1024
 
@@ -48,7 +45,7 @@ class TurnGroups:
     """Sends units of work of a process's turns in groups. Belongs to one event loop; ``close`` before the database.
 
     At most ``members_max`` share a statement (1: none does), and nobody waits longer than ``wait_s`` seconds for others, or longer
-    than the event loop's turn while fewer than ``at_once`` statements are under way. A group of fewer than ``least`` members goes by its members' own
+    than the event loop's turn while fewer than ``AT_ONCE`` statements are under way. A group of fewer than ``least`` members goes by its members' own
     statements; that is 2 but in tests of the group's.
     """
 
@@ -58,7 +55,6 @@ class TurnGroups:
         *,
         members_max: int = MEMBERS_MAX,
         wait_s: float = WAIT_S,
-        at_once: int = AT_ONCE,
         failpoints: Failpoints | None = None,
         least: int = 2,
     ) -> None:
@@ -70,8 +66,8 @@ class TurnGroups:
             self._send_all,
             members_max=members_max,
             wait_s=wait_s,
-            at_once=at_once,
-            at_once_late=max(at_once, AT_ONCE_LATE_MIN, database.connections_max // 2),
+            at_once=AT_ONCE,
+            at_once_late=max(AT_ONCE, database.connections_max // 2),
         )
 
     @property
