@@ -54,7 +54,7 @@ async def until_read(feed: RedisFeed, turn_id: TurnId, text: str) -> None:
 
 async def until_blocked(redis_url: str) -> None:
     """Wait until a client's read waits for news."""
-    async with Redis.from_url(redis_url, decode_responses=True) as admin:
+    async with Redis.from_url(redis_url, decode_responses=True) as admin, asyncio.timeout(30):
         while not any("b" in one["flags"] and one["cmd"] == "xread" for one in await admin.client_list()):
             pass
 
@@ -155,8 +155,9 @@ async def test_a_watched_session_costs_one_command_and_those_nobody_watches_are_
         undo = feed.watch_session(again, heard.set, lambda: None)
         for _ in range(2):
             await watch_once(feed, new_session_id())
-        while (await calls(admin, "unsubscribe"))[0] == before[1]:
-            pass
+        async with asyncio.timeout(30):
+            while (await calls(admin, "unsubscribe"))[0] == before[1]:
+                pass
         [channel] = await admin.pubsub_channels("tk:s:*")
         assert channel == session_channel(again)
         feed.publish_change(again)
